@@ -1,8 +1,8 @@
 """Builds the native libraries of the jobs that wait for this worker, on idle cores, while another job runs.
 
 A job that finds its libraries in the store loses no device time to compilers. Beside a GPU, builds run at low priority
-and leave some cores to the threads that feed it. On the CPU device a build would disturb what is timed, so none runs
-beside a bench or a comparison; these wait for one that has begun.
+and leave some cores to the threads that feed it. On the CPU device a build would disturb what is timed, so none begins
+beside a bench or a comparison, and the processes of one that has begun are stopped meanwhile.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import ast
 import logging
 import os
+import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,6 +56,7 @@ class BuildAhead:
         self._changed = threading.Condition()
         self._seen: set[Target] = set()
         self._building: set[Target] = set()
+        self._paused = 0
         self._timing = self._closed = False
         self._looking = ThreadPoolExecutor(1, thread_name_prefix="looking-ahead")
         self._builders = ThreadPoolExecutor(builds, "building-ahead", initializer=self._step_back)
@@ -73,10 +75,10 @@ class BuildAhead:
         targets = set(_targets(request))
         with self._changed:
             self._seen |= targets
+            while self._building & targets and reporter.should_stop() is None:
+                self._changed.wait(_POLL_SECONDS)
             self._timing = self._host.kind == "cpu" and request.kind in _TIMED
-            while self._building & targets or (self._timing and self._building):
-                if reporter.should_stop() is not None:
-                    break
+            while self._timing and len(self._building) > self._paused and reporter.should_stop() is None:
                 self._changed.wait(_POLL_SECONDS)
         self._looking.submit(self._look)
         try:
@@ -134,7 +136,24 @@ class BuildAhead:
                 self._changed.notify_all()
 
     def should_stop(self) -> str | None:
-        return "the worker stops" if self._closed else None
+        """For the thread of a build, which asks again and again; returns only when nothing is timed on this CPU."""
+        with self._changed:
+            if self._timing and not self._closed:
+                self._pause()
+            return "the worker stops" if self._closed else None
+
+    def _pause(self) -> None:
+        """Stops the processes of this thread until nothing is timed any more."""
+        stopped = _stop_processes()
+        if stopped is None:
+            # Then what is timed waits for the build.
+            return
+        self._paused += 1
+        self._changed.notify_all()
+        while self._timing and not self._closed:
+            self._changed.wait()
+        self._paused -= 1
+        _send(stopped, signal.SIGCONT)
 
     def _step_back(self) -> None:
         """Leaves the GPU's host threads their cores and their priority; the processes of this thread inherit that."""
@@ -155,6 +174,37 @@ class _BuildReporter(SilentReporter):
 
     def should_stop(self) -> str | None:
         return self._ahead.should_stop()
+
+
+def _stop_processes() -> set[int] | None:
+    """Stops all processes that this thread has started, and theirs; None where the system does not list them."""
+    stopped: set[int] = set()
+    try:
+        # Processes may start others until they are stopped, so what is new is looked for once more.
+        while new := _descendants(f"/proc/self/task/{threading.get_native_id()}") - stopped:
+            stopped |= new
+            _send(new, signal.SIGSTOP)
+    except OSError:
+        _send(stopped, signal.SIGCONT)
+        return None
+    return stopped
+
+
+def _descendants(thread: str) -> set[int]:
+    """The processes below a thread; OSError where the system does not list those of a thread."""
+    found: set[int] = set()
+    for child in Path(thread, "children").read_text().split():
+        found.add(int(child))
+        for task in Path("/proc", child, "task").glob("*"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found |= _descendants(str(task))
+    return found
+
+
+def _send(processes: Iterable[int], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def _targets(request: JobRequest) -> list[Target]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,31 @@ def test_nothing_is_built_beside_what_is_timed_on_the_cpu(
     wait_for(lambda: stored(host) == 1)
 
 
-def test_a_timed_job_waits_for_a_build_that_has_begun(
+def are_stopped(processes: Sequence[int]) -> bool:
+    states = [Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] for process in processes]
+    return set(states) == {"T"}
+
+
+@pytest.mark.parametrize("kind", [JobKind.BENCH, JobKind.COMPARE])
+def test_a_build_that_has_begun_is_stopped_beside_what_is_timed_on_the_cpu(
+    building: BuildAhead, queue: list[JobRequest], repository: Repository, kind: JobKind
+) -> None:
+    """The compiler would read its own output for ever."""
+    endless = '#include "endless/endless.cpp"\n' * 2
+    sha = repository.commit("endless", {"csrc/endless/endless.cpp": endless, "kernels/endless.py": ""})
+    queue.append(JobRequest(JobKind.CHECK, repository.url, sha, "endless"))
+    compilers = partial(processes_with, "endless/endless.cpp")
+    with building.beside(JobRequest(JobKind.CHECK, repository.url, sha, "other"), Diary()):
+        wait_for(lambda: any("cc1plus" in Path(f"/proc/{process}/cmdline").read_text() for process in compilers()))
+        started = compilers()
+        assert not are_stopped(started)
+    with building.beside(JobRequest(kind, repository.url, sha, "other"), Diary()):
+        # A process that waits for a core is stopped when it gets one.
+        wait_for(lambda: are_stopped(started))
+    wait_for(lambda: not are_stopped(started))
+
+
+def test_a_timed_job_waits_for_its_own_library(
     host: Host,
     building: BuildAhead,
     queue: list[JobRequest],
@@ -132,7 +157,7 @@ def test_a_timed_job_waits_for_a_build_that_has_begun(
     with building.beside(request_of("first", JobKind.CHECK), Diary()):
         assert began.wait(30)
     threading.Timer(0.5, may_end.set).start()
-    with building.beside(request_of("first", JobKind.BENCH), Diary()):
+    with building.beside(request_of("second", JobKind.BENCH), Diary()):
         events.append("timed")
     assert events == ["built", "timed"]
 
