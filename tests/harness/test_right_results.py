@@ -224,6 +224,23 @@ def test_a_suspicion_on_a_busy_host_is_timed_more_often(slow_rounds: int, accuse
     assert asked == [5, 10, 20][: slow_rounds + 1]
 
 
+@pytest.mark.parametrize(("fast", "accused"), [(1, False), (4, False), (12, True), (35, True)])
+def test_a_few_fast_calls_on_a_busy_host_accuse_nobody(fast: int, accused: bool, monkeypatch: Any) -> None:
+    """Of 35 calls on repeated inputs so many are fast, and none on new ones."""
+    times = iter([1e5] * fast + [9e5] * (35 - fast))
+
+    def timed(_problem: Any, _live: Any, _call: Any, _clock: Any, pairs: int, _seeds: Any) -> Any:
+        return [next(times) for _ in range(pairs)], [9e5] * pairs
+
+    monkeypatch.setattr(anticheat, "_time_repeated_and_new", timed)
+    arguments: Any = (None, None, None, None, 5, [0])
+    if accused:
+        with pytest.raises(WrongResultError, match="computed before"):
+            anticheat._expect_as_long(*arguments)
+    else:
+        assert anticheat._expect_as_long(*arguments) == 9e5
+
+
 def test_a_result_without_numbers_has_a_tolerance() -> None:
     oracle = torch.ones(4, dtype=torch.float64)
     expected = replace(expect(oracle, None, "f32", depth=1), sensitivity=Sensitivity(2.0, oracle, oracle))
