@@ -161,6 +161,11 @@ def import_harness(threads: int, *, compilers: bool) -> str:
         bootstrap.load_harness(argparse.Namespace(threads=threads))
         if compilers:
             bootstrap.load_compilers()
+            # The import makes the folder of a cache, in whose place each child has one of its own.
+            cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+            for folder in (cache, cache.parent):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
     except Exception as error:  # noqa: BLE001 - a child that imports it itself reports it in its own words.
         return f"{type(error).__name__}: {error}"
     # A child counts and chooses its CPUs itself.

@@ -201,6 +201,7 @@ def test_compilers_are_there_once_a_child_has_used_them(starter: Starter, monkey
     temp, headers = run(first, places).split()
     assert Path(temp) == first._jail.inside
     assert Path(headers).is_relative_to(temp)
+    assert list(first._jail.inside.iterdir()) == []
 
 
 def test_a_fork_may_be_forked(starter: Starter) -> None:
