@@ -12,7 +12,7 @@ from warpwatch.worker.harness import instructions
 from warpwatch.worker.harness.extras import empty_ns
 from warpwatch.worker.harness.health import Load
 from warpwatch.worker.harness.instructions import Events, NotCountedError, count_calls
-from warpwatch.worker.harness.timer_cuda import plan
+from warpwatch.worker.harness.set_count import plan
 from warpwatch.worker.harness.timer_kernel import split
 
 SOFTWARE, TASK_CLOCK = 1, 1
@@ -94,7 +94,8 @@ def test_durations_of_kernels_fall_into_calls() -> None:
     [
         (2**20, 10_000, (151, 6)),
         (2**30, 10_000, (2, 6)),
-        (2**10, 10_000, (256, 6)),
+        (2**16, 10_000, (256, 6)),
+        (2**10, 10_000, (64, 6)),
         (2**36, 10_000, (1, 1)),
         (2**20, 20_000_000, (10, 5)),
         (2**20, 200_000_000, (2, 2)),

@@ -9,7 +9,6 @@ graph stay in its memory, so those of the last replay can be verified.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -30,19 +29,10 @@ from .failures import WrongResultError
 from .integrity import expect_unaltered
 from .problem import CaseProblem
 from .rotation import Rotation, no_collection, wipe
+from .set_count import L2_COVERED, affordable_sets, measure_set, plan_sets, sets_in_one_walk
 
 SLICE_NS = 20_000_000
-_MOST_SETS = 256
 _EAGER_SETS = 8
-_L2_COVERED = 3
-_WALK_NS = 200_000_000
-"""The longest walk through all sets, roughly.
-
-Slow calls therefore get few sets; reading a set from memory takes less than a thousandth of such a call.
-"""
-_WALKS_NS = 1_000_000_000
-"""The longest walk through the sets of all placements together, roughly."""
-_MEMORY_SHARE = 0.4
 _REPLAYS = 10
 _WARM_UP_NS = 50_000_000
 _GRAPH_NS = 2_000_000
@@ -251,10 +241,10 @@ class CudaColdTimer:
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         set_bytes, call_ns = measure_set(problem, seed)
-        sets = min(_EAGER_SETS, _affordable_sets(problem.device, set_bytes), _sets_in_one_walk(call_ns))
+        sets = min(_EAGER_SETS, affordable_sets(problem.device, set_bytes), sets_in_one_walk(call_ns))
         self._rotation = Rotation(problem, seed, max(1, sets))
         self._results: dict[int, Any] = {}
-        size = _L2_COVERED * torch.cuda.get_device_properties(problem.device).L2_cache_size
+        size = L2_COVERED * torch.cuda.get_device_properties(problem.device).L2_cache_size
         self._flush = torch.empty(size, dtype=torch.uint8, device=problem.device)
         self._lead = Lead(2 * _median_queue_ns(self._rotation.calls))
         self._other_stream_ns: list[float] = []
@@ -433,54 +423,6 @@ def _renew_generator() -> None:
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     with suppress(RuntimeError):
         generator.graphsafe_set_state(generator.clone_state())
-
-
-def measure_set(problem: CaseProblem, seed: int) -> tuple[int, int]:
-    """(bytes that one set with its result takes, nanoseconds of one eager call, at least 1000)."""
-    device = problem.device
-    torch.cuda.synchronize(device)
-    before = torch.cuda.memory_allocated(device)
-    data = problem.data(seed)
-    call = problem.call(data)
-    result = call()
-    torch.cuda.synchronize(device)
-    set_bytes = torch.cuda.memory_allocated(device) - before
-    times = []
-    for _ in range(3):
-        start = perf_counter_ns()
-        result = call()
-        torch.cuda.synchronize(device)
-        times.append(perf_counter_ns() - start)
-    del result
-    # A set in host memory must not count as 0 bytes.
-    return max(set_bytes, data.nbytes, 1), max(min(times), 1000)
-
-
-def plan_sets(device: torch.device, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
-    """(sets per placement, placements): enough sets to exceed the L2, few enough for memory and time."""
-    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    return plan(l2_bytes, _affordable_sets(device, set_bytes), set_bytes, call_ns, placements)
-
-
-def plan(l2_bytes: int, affordable: int, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
-    """(sets per placement, placements) with memory for `affordable` sets.
-
-    At least two sets where memory allows, and where calls are fast enough so many that they cover the L2 three times.
-    """
-    covering = max(2, math.ceil(_L2_COVERED * l2_bytes / set_bytes) + 1)
-    sets = max(1, min(covering, _MOST_SETS, _sets_in_one_walk(call_ns), affordable))
-    return sets, max(1, min(placements, affordable // sets, _WALKS_NS // (sets * call_ns)))
-
-
-def _sets_in_one_walk(call_ns: int) -> int:
-    return max(2, _WALK_NS // call_ns)
-
-
-def _affordable_sets(device: torch.device, set_bytes: int) -> int:
-    """The number of sets that leaves most of the free memory free."""
-    free, _ = torch.cuda.mem_get_info(device)
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(free * _MEMORY_SHARE / set_bytes)
 
 
 def _median_queue_ns(calls: list[Callable[[], Any]]) -> int:

@@ -17,7 +17,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from .problem import CaseProblem
 from .rotation import Rotation
-from .timer_cuda import SLICE_NS, NoMetricError, measure_set, plan_sets, sleep
+from .set_count import measure_set, plan_sets
+from .timer_cuda import SLICE_NS, NoMetricError, sleep
 
 _MOST_CALLS = 64
 _NO_WORK = ("Context Sync", "Stream Sync", "Event Sync", "Stream Wait", "Context Synchronize", "Stream Synchronize")

@@ -1,0 +1,74 @@
+"""How many input sets a timer on a GPU rotates through."""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter_ns
+
+import torch
+
+from .problem import CaseProblem
+
+L2_COVERED = 3
+"""How many times the sets cover the L2, where calls are fast enough."""
+_MOST_SETS = 256
+_WARM_SETS = 64
+"""Enough where even the most sets fill a quarter of the L2 at most: data is as warm, and each set costs a capture in
+every placement. With half of it, which is one of the two partitions of an H200, times differed."""
+_WALK_NS = 200_000_000
+"""The longest walk through all sets, roughly.
+
+Slow calls therefore get few sets; reading a set from memory takes less than a thousandth of such a call.
+"""
+_WALKS_NS = 1_000_000_000
+"""The longest walk through the sets of all placements together, roughly."""
+_MEMORY_SHARE = 0.4
+
+
+def measure_set(problem: CaseProblem, seed: int) -> tuple[int, int]:
+    """(bytes that one set with its result takes, nanoseconds of one eager call, at least 1000)."""
+    device = problem.device
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    data = problem.data(seed)
+    call = problem.call(data)
+    result = call()
+    torch.cuda.synchronize(device)
+    set_bytes = torch.cuda.memory_allocated(device) - before
+    times = []
+    for _ in range(3):
+        start = perf_counter_ns()
+        result = call()
+        torch.cuda.synchronize(device)
+        times.append(perf_counter_ns() - start)
+    del result
+    # A set in host memory must not count as 0 bytes.
+    return max(set_bytes, data.nbytes, 1), max(min(times), 1000)
+
+
+def plan_sets(device: torch.device, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
+    """(sets per placement, placements): enough sets to exceed the L2, few enough for memory and time."""
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    return plan(l2_bytes, affordable_sets(device, set_bytes), set_bytes, call_ns, placements)
+
+
+def plan(l2_bytes: int, affordable: int, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
+    """(sets per placement, placements) with memory for `affordable` sets.
+
+    At least two sets where memory allows, and where calls are fast enough so many that they cover the L2 three times.
+    """
+    covering = max(2, math.ceil(L2_COVERED * l2_bytes / set_bytes) + 1)
+    most = _WARM_SETS if 4 * _MOST_SETS * set_bytes <= l2_bytes else _MOST_SETS
+    sets = max(1, min(covering, most, sets_in_one_walk(call_ns), affordable))
+    return sets, max(1, min(placements, affordable // sets, _WALKS_NS // (sets * call_ns)))
+
+
+def sets_in_one_walk(call_ns: int) -> int:
+    return max(2, _WALK_NS // call_ns)
+
+
+def affordable_sets(device: torch.device, set_bytes: int) -> int:
+    """The number of sets that leaves most of the free memory free."""
+    free, _ = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free * _MEMORY_SHARE / set_bytes)
