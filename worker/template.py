@@ -1,4 +1,4 @@
-"""Forks children that have torch imported: `template.py CONTROL PARENT THREADS PADDING [compilers] [bare]`.
+"""Forks children that have torch imported: `template.py CONTROL IMPORTING PARENT THREADS PADDING [compilers] [bare]`.
 
 A template imports torch and the harness as a child does, and torch's compilers where it is told to. It runs no code of
 a commit, opens no device, and forks a child for each request on the socket CONTROL. Descriptors of a request pass
@@ -12,9 +12,10 @@ A fork keeps what this process was started with: the addresses of what is import
 A template that could not import, has several threads or has opened a device must not fork. It starts anew without the
 compilers, and then as a bare one, whose children import what they need themselves.
 
-The parent's socket of each child gets the child's number and, at its end, its exit status, negative for a signal. Where
-the parent closes its side, the child is killed. A template ends with its last child once CONTROL was closed, and at
-once when the process PARENT ends; its children die with it.
+IMPORTING is a descriptor that is closed when children need not wait for imports any more. The parent's socket of each
+child gets the child's number and, at its end, its exit status, negative for a signal. Where the parent closes its side,
+the child is killed. A template ends with its last child once CONTROL was closed, and at once when the process PARENT
+ends; its children die with it.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class TemplateServer:
 
 
 def main() -> None:
-    control, parent, threads = map(int, sys.argv[1:4])
+    control, importing, parent, threads = map(int, sys.argv[1:5])
     if BARE not in sys.argv:
         with_compilers = COMPILERS in sys.argv
         obstacle = import_harness(threads, compilers=with_compilers) or find_obstacle()
@@ -147,6 +148,7 @@ def main() -> None:
             os.execv(sys.executable, [sys.executable, "-P", *sys.argv, BARE])  # noqa: S606
     confine = load_module("confine", HERE / "confine.py")
     _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    os.close(importing)
     descriptors = TemplateServer(socket.socket(fileno=control), parent).serve()
     words = become_child(confine, descriptors)
     runpy.run_path(words[2], run_name="__main__")

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -112,13 +112,15 @@ class Template:
         self.key = key
         self.forked = 0
         self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        words = [control.fileno(), os.getpid(), key.threads, _PADDING, *([COMPILERS] if key.compilers else [])]
-        with control:
+        self._importing, importing = socket.socketpair()
+        passed = [control.fileno(), importing.fileno()]
+        words = [*passed, os.getpid(), key.threads, _PADDING, *([COMPILERS] if key.compilers else [])]
+        with control, importing:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", str(SCRIPT), *map(str, words)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[control.fileno()],
+                pass_fds=passed,
                 cwd="/",
                 env=dict(key.variables) | {_PADDING_VARIABLE: _PADDING},
                 start_new_session=True,
@@ -126,6 +128,11 @@ class Template:
 
     def fits(self, key: TemplateKey) -> bool:
         return self.key == key and self.forked < CHILDREN and self.process.poll() is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has imported everything, or is gone."""
+        return bool(select.select([self._importing], [], [], 0)[0])
 
     def fork(self, descriptors: Sequence[int]) -> socket.socket:
         """The socket on which the template reports a new child; OSError where the template is gone."""
@@ -138,6 +145,7 @@ class Template:
     def close(self) -> None:
         """It ends with the last of its children."""
         self._control.close()
+        self._importing.close()
 
 
 class TemplateChild:
@@ -214,7 +222,7 @@ class _Templates:
     def fork(self, request: TemplateRequest, jail: Jail, descriptors: Sequence[int]) -> tuple[Template, socket.socket]:
         key = request.key(jail.shared_temp)
         with self._lock:
-            if self._current is None or not self._current.fits(key):
+            if not (self._fits_current(key) or self._is_needed_meanwhile(key)):
                 self._replace(key)
             if request.device != "cpu" and self._next is None:
                 # Beside a GPU cores are idle, and the first child has much to do before others need compilers.
@@ -237,6 +245,17 @@ class _Templates:
                 except subprocess.TimeoutExpired:
                     template.process.kill()
                     template.process.wait()
+
+    def _fits_current(self, key: TemplateKey) -> bool:
+        return self._current is not None and self._current.fits(key)
+
+    def _is_needed_meanwhile(self, key: TemplateKey) -> bool:
+        """Whether the current template lacks only compilers, which the next is still importing.
+
+        Most children need none, so they do not wait for it.
+        """
+        is_awaited = self._next is not None and self._next.fits(key) and not self._next.is_ready
+        return is_awaited and self._fits_current(replace(key, compilers=False))
 
     def _replace(self, key: TemplateKey) -> None:
         """Puts a template that fits in the place of the current one."""

@@ -147,6 +147,12 @@ def template_process() -> int:
     return current.process.pid
 
 
+def next_template() -> templates.Template:
+    waiting = templates._templates._next
+    assert waiting is not None
+    return waiting
+
+
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
     while not condition():
@@ -265,10 +271,25 @@ def test_beside_a_gpu_the_next_template_is_ready_before_it_is_needed(
     waiting = []
     for _ in range(4):
         starter.start(device="cuda")
-        assert templates._templates._next is not None
-        waiting.append(templates._templates._next.process.pid)
+        waiting.append(next_template())
+        until(lambda: waiting[-1].is_ready)
     # The first serves one child, because it has no compilers.
     assert waiting[0] != waiting[1] == waiting[2] != waiting[3]
+
+
+def test_beside_a_gpu_no_child_waits_for_compilers(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "_compilers", templates._Compilers())
+    with monkeypatch.context() as importing:
+        importing.setattr(templates.Template, "is_ready", False)
+        first = starter.start(device="cuda")
+        if first._jail.shared_temp is None:
+            pytest.skip("without namespaces no template has compilers")
+        without, awaited = template_process(), next_template()
+        starter.start(device="cuda")
+        assert (template_process(), next_template()) == (without, awaited)
+    until(lambda: awaited.is_ready)
+    starter.start(device="cuda")
+    assert template_process() == awaited.process.pid
 
 
 OBSTACLES = {
