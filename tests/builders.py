@@ -46,7 +46,7 @@ def make_repository(path: Path, commits: int = 6, operators: tuple[str, ...] = (
 
 def _import_commit(subject: str, operators: tuple[str, ...]) -> str:
     """A commit as fast-import reads it, on top of the one before."""
-    text = f"# {subject}\n"
+    text = f"SUBJECT = {subject!r}\n"
     files = "".join(f"M 644 inline kernels/{name}.py\ndata {len(text)}\n{text}\n" for name in operators)
     when = f"{int(time.time())} +0000"
     return f"commit refs/heads/main\ncommitter Ann <ann@example.com> {when}\ndata {len(subject)}\n{subject}\n{files}\n"
@@ -56,7 +56,7 @@ def commit(path: Path, subject: str, operators: tuple[str, ...] = ("square",)) -
     """One more commit; its id."""
     (path / "kernels").mkdir(exist_ok=True)
     for name in operators:
-        (path / "kernels" / f"{name}.py").write_text(f"# {subject}\n")
+        (path / "kernels" / f"{name}.py").write_text(f"SUBJECT = {subject!r}\n")
     run_git(path, "add", "--all")
     run_git(path, "commit", "--quiet", "--message", subject)
     return run_git(path, "rev-parse", "HEAD").strip()

@@ -23,6 +23,21 @@ _ALWAYS_NAMED = {"torch", "triton"}
 _SERVICE = {"warpwatch"}
 """Packages that come from the service, whatever a commit holds under that name."""
 _PARSER = threading.Lock()
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_READS_ITSELF = {"__doc__", "__file__", "inspect"}
+"""Names in a file that may make its text part of what it does."""
+_WORDS = {"idea", "outcome"}
+"""What a variant says about itself, for readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PythonFile:
+    """imports: names of all modules that it may import, relative ones with one dot in front; "." for a file that cannot
+    be parsed. content: a hash of its code without comments, docstrings and the words of its variants; its id where its
+    text may be part of what it does."""
+
+    imports: frozenset[str]
+    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,7 @@ class Sources:
     An operator consists of its file, the files that it imports from the operator folder, the native source folders of
     all of these, the native folders that belong to no operator, and warpwatch.toml. If it imports anything else of its
     repository, its fingerprint is the commit id. Imports by a name that is built at run time are not detected.
+    Comments, docstrings, formatting, and the `idea` and `outcome` of a variant make no difference.
 
     What it imports from the packages that warpwatch.toml measures counts by the globs that are declared there.
     definitions: where operators and warpwatch.toml lie, at one version for all commits; None where each commit has its
@@ -63,7 +79,7 @@ class Sources:
         self._layouts: dict[str, _Layout] = {}
         self._files: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self._trees: dict[tuple[str, str], str | None] = {}
-        self._imports: dict[str, set[str]] = {}
+        self._python_files: dict[str, _PythonFile] = {}
         self._fingerprints: dict[tuple[str, str], tuple[str, str] | None] = {}
 
     def of(self, sha: str, operator: str) -> str | None:
@@ -99,8 +115,8 @@ class Sources:
         used = self._used(operator, layout) if f"{operator}.py" in layout.files else None
         measured = layout.project.measured.packages if layout.project.measured is not None else ()
         own = {*measured, *layout.modules, *_SERVICE, *_ALWAYS_NAMED, *sys.stdlib_module_names, ""}
-        modules = {module.split(".")[0] for name in used or () for module in self._imported(layout.files[f"{name}.py"])}
-        return sorted(modules - own)
+        imports = (self._read(layout.files[f"{name}.py"]).imports for name in used or ())
+        return sorted({module.split(".")[0] for modules in imports for module in modules} - own)
 
     def folder(self, sha: str) -> str:
         """Where the operators of the commit are defined."""
@@ -144,7 +160,8 @@ class Sources:
         if used is None:
             return sha, sha
         native = [f"{name} {layout.natives[name]}" for name in self._natives(used, layout)]
-        python = self._python(used, layout)
+        contents = [self._read(layout.files[f"{name}.py"]).content for name in sorted(used)]
+        python = layout.description, contents
         return _digest(python if measured is None else (python, files)), _digest(native)
 
     def _defined(self, sha: str, operator: str, layout: _Layout) -> str | None:
@@ -155,10 +172,8 @@ class Sources:
         if used is None:
             return self._place(sha)
         native = [f"{name} {layout.natives[name]}" for name in self._natives(used, layout)]
-        return _digest((self._python(used, layout), native))
-
-    def _python(self, used: Iterable[str], layout: _Layout) -> tuple[str | None, list[str]]:
-        return layout.description, [layout.files[f"{name}.py"] for name in sorted(used)]
+        files = [layout.files[f"{name}.py"] for name in sorted(used)]
+        return _digest(((layout.description, files), native))
 
     def _matching(self, sha: str, globs: Sequence[str]) -> list[tuple[str, str]]:
         """Path and object id of the files of a commit that match one of the globs, by path."""
@@ -204,7 +219,7 @@ class Sources:
         while pending:
             name = pending.pop()
             used.add(name)
-            for module in self._imported(files[f"{name}.py"]):
+            for module in self._read(files[f"{name}.py"]).imports:
                 sibling = _sibling(module, layout.package)
                 measured = layout.project.measured
                 if measured is not None and module.split(".")[0] in measured.packages:
@@ -241,17 +256,16 @@ class Sources:
             self._layouts[sha] = _Layout(description, project, modules, files, natives)
         return self._layouts[sha]
 
-    def _imported(self, blob: str) -> set[str]:
-        """Names of all modules that a file may import, relative ones with one dot in front; "." for a file that cannot
-        be parsed."""
-        if blob not in self._imports:
+    def _read(self, blob: str) -> _PythonFile:
+        if blob not in self._python_files:
             try:
                 tree = parse_python(git.git("cat-file", "blob", blob, cwd=self._mirror))
             except (SyntaxError, ValueError):
-                self._imports[blob] = {"."}
+                self._python_files[blob] = _PythonFile(frozenset("."), blob)
             else:
-                self._imports[blob] = {name for node in ast.walk(tree) for name in _modules(node)}
-        return self._imports[blob]
+                imports = frozenset(name for node in ast.walk(tree) for name in _modules(node))
+                self._python_files[blob] = _PythonFile(imports, _content(tree) or blob)
+        return self._python_files[blob]
 
 
 def parse_python(source: str | bytes) -> ast.Module:
@@ -281,6 +295,26 @@ def _expression(glob: str) -> re.Pattern[str]:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()
+
+
+def _content(tree: ast.Module) -> str | None:
+    """A hash of what a file does, which its comments, its formatting and its words for readers do not change; None
+    where it may read its own text."""
+    nodes = list(ast.walk(tree))
+    names = {getattr(node, field, None) for node in nodes for field in ("id", "attr", "module", "name")}
+    if names & _READS_ITSELF:
+        return None
+    for node in nodes:
+        if isinstance(node, _Documented) and _has_docstring(node):
+            del node.body[0]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "variant":
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg not in _WORDS]
+    return _digest(ast.dump(tree))
+
+
+def _has_docstring(node: _Documented) -> bool:
+    first = node.body[0] if node.body else None
+    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
 
 
 def _modules(node: ast.AST) -> list[str]:

@@ -97,7 +97,7 @@ def make_source(path: Path) -> list[str]:
         if number:
             lines.append(f"from :{number}")
         for op in OPERATORS:
-            text = f"# {subject} {number}\n"
+            text = f"SUBJECT = {subject!r}, {number}\n"
             lines += [f"M 644 inline kernels/{op.name}.py", f"data {len(text.encode())}", text]
     subprocess.run(["git", "fast-import", "--quiet"], cwd=path, input="\n".join(lines).encode() + b"\n", check=True)
     listed = subprocess.run(

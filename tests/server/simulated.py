@@ -25,11 +25,11 @@ BASE_NS = 100_000.0
 def write_history(path: Path, changes: Mapping[int, str], commits: int = 40) -> list[str]:
     """A repository in which the commits named touch the file named, and all others the manual; ids, oldest first."""
     (path / "kernels").mkdir(parents=True)
-    (path / "kernels" / "square.py").write_text("# the beginning\n")
+    (path / "kernels" / "square.py").write_text("STATE = 0\n")
     run_git(path, "init", "--quiet", "--initial-branch", "main")
     shas = []
     for number in range(commits):
-        (path / changes.get(number, "README.md")).write_text(f"# change {number}\n")
+        (path / changes.get(number, "README.md")).write_text(f"STATE = {number}\n")
         run_git(path, "add", "--all")
         run_git(path, "commit", "--quiet", "--message", f"Change {number}")
         shas.append(run_git(path, "rev-parse", "HEAD").strip())

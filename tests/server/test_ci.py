@@ -156,7 +156,7 @@ def test_from_a_push_to_an_exit_code(team: Team, tmp_path: Path) -> None:
     assert json.loads(files["github"].read_text())["conclusion"] == "failure"
 
     # It is made faster again, and pushed over the old commit.
-    (team.clone / "kernels" / "square.py").write_text("# A better idea\n")
+    (team.clone / "kernels" / "square.py").write_text("better = True\n")
     run_git(team.clone, "commit", "--quiet", "--all", "--amend", "--message", "A better idea")
     better = team.push("idea")
     with FakeWorker(team.lab, FINE):

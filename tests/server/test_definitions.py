@@ -83,7 +83,7 @@ def test_jobs_measure_the_newest_definitions(
         assert claimed is not None
         assert claimed.request.definitions == DefinitionsVersion(str(tmp_path / "beside"), first)
     assert first[:12] in client.get(f"/jobs/{job['id']}").text
-    second = beside({"operators/twice.py": "# changed\n"})
+    second = beside({"operators/twice.py": "changed = True\n"})
     ask(client, kinds=["bench"])
     assert client.get("/api/v1/repositories/kernels").json()["definitions_sha"] == second
     assert second[:12] in client.get("/repositories").text
@@ -102,7 +102,7 @@ def test_what_did_not_change_is_measured_again_once_its_definition_did(
 
     measured({"README.md": "other words"})
     assert newest()["reason"] == Reason.UNCHANGED
-    measured({"src/lib/__init__.py": "# other code\n"})
+    measured({"src/lib/__init__.py": "STATE = 'other code'\n"})
     assert newest()["reason"] is None
     # An operator that is defined beside it is none of its own.
     beside({"operators/other.py": "import torch\n"})

@@ -28,11 +28,11 @@ def story(client: TestClient, settings: Settings, database: Database, tmp_path: 
     run_git(source, "init", "--quiet", "--initial-branch", "main")
     machine = Machine(client, Lab(database, source, [], tmp_path), Judge(settings, database), Planted())
     told = Story(source, machine, settings, database)
-    told.commit("1", "# first\n")
+    told.commit("1", "STATE = 'first'\n")
     commit(told, "2", "NEWS.md", "two\n")
     run_git(source, "checkout", "--quiet", "-b", "side")
     for number in range(1, 5):
-        commit(told, f"s{number}", "kernels/square.py", f"# side {number}\n")
+        commit(told, f"s{number}", "kernels/square.py", f"STATE = 'side {number}'\n")
     run_git(source, "checkout", "--quiet", "main")
     commit(told, "3", "NEWS.md", "three\n")
     return told
@@ -54,7 +54,7 @@ def merge(story: Story, operator: str | None = None) -> None:
     run_git(story.source, "commit", "--quiet", "--message", "Merge side")
     story.learn("merge")
     run_git(story.source, "branch", "--quiet", "-D", "side")
-    commit(story, "4", "kernels/square.py", "# four\n")
+    commit(story, "4", "kernels/square.py", "STATE = 'four'\n")
 
 
 def slow_from(story: Story, *names: str) -> None:
@@ -107,7 +107,7 @@ def test_reports_name_the_commit_inside(story: Story) -> None:
 
 
 def test_a_merge_that_changes_the_operator_itself_is_the_culprit(story: Story) -> None:
-    merge(story, "# resolved wrongly\n")
+    merge(story, "STATE = 'resolved wrongly'\n")
     slow_from(story, "merge", "4")
     row = search(story)
     assert (row["phase"], row["culprit_sha"]) == ("culprit", story.sha("merge"))
@@ -134,16 +134,16 @@ def test_a_branch_without_a_common_commit_is_not_searched(story: Story) -> None:
     run_git(story.source, "checkout", "--quiet", "--orphan", "side")
     run_git(story.source, "rm", "--quiet", "-rf", ".")
     (story.source / "kernels").mkdir(exist_ok=True)
-    commit(story, "root", "kernels/other.py", "# other\n")
+    commit(story, "root", "kernels/other.py", "STATE = 'other'\n")
     run_git(story.source, "checkout", "--quiet", "main")
     run_git(
         story.source, "merge", "--quiet", "--no-ff", "--allow-unrelated-histories", "--message", "Merge root", "side"
     )
-    commit_text = "# changed by the merge\n"
+    commit_text = "STATE = 'merged'\n"
     (story.source / "kernels" / "square.py").write_text(commit_text)
     run_git(story.source, "commit", "--quiet", "--all", "--amend", "--no-edit")
     story.learn("merge")
-    commit(story, "4", "kernels/square.py", "# four\n")
+    commit(story, "4", "kernels/square.py", "STATE = 'four'\n")
     slow_from(story, "merge", "4")
     row = search(story)
     assert (row["culprit_sha"], row["merge_cause"]) == (story.sha("merge"), "unknown")

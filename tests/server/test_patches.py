@@ -42,7 +42,7 @@ def clone(lab: Lab, tmp_path: Path) -> Path:
     know(lab)
     path = tmp_path / "clone"
     run_git(tmp_path, "clone", "--quiet", str(lab.source), str(path))
-    (path / "kernels" / "square.py").write_text("# changed\n")
+    (path / "kernels" / "square.py").write_text("changed = True\n")
     return path
 
 

@@ -35,13 +35,13 @@ def story(client: TestClient, settings: Settings, database: Database, tmp_path: 
     lab = Lab(database, source, [], tmp_path)
     truth = Planted()
     told = Story(source, Machine(client, lab, Judge(settings, database), truth), settings, database)
-    told.commit("1", "# first\n")
-    told.commit("2", "# second\n")
+    told.commit("1", "STATE = 'first'\n")
+    told.commit("2", "STATE = 'second'\n")
     run_git(source, "tag", "v1.0")
     run_git(source, "checkout", "--quiet", "-b", "wip")
-    told.commit("w1", "# work in progress\n")
+    told.commit("w1", "STATE = 'work in progress'\n")
     run_git(source, "checkout", "--quiet", "main")
-    for name, text in (("3", None), ("4", "# slow\n"), ("5", None)):
+    for name, text in (("3", None), ("4", "STATE = 'slow'\n"), ("5", None)):
         told.commit(name, text)
     truth.slow = {told.names[name] for name in ("w1", "4", "5")}
     truth.wrong = {V1: {told.names["w1"]}}
@@ -232,7 +232,7 @@ def test_a_commits_changes_are_over_the_line_that_it_is_on(story: Story) -> None
 
 
 def _break_and_repair(story: Story, settled: dict[tuple[str, str], tuple[str, str | None]]) -> None:
-    story.commit("6", "# slow and wrong\n")
+    story.commit("6", "STATE = 'slow and wrong'\n")
     truth = story.machine.truth
     assert isinstance(truth, Planted)
     truth.slow |= {story.names["6"]}
@@ -243,16 +243,16 @@ def _break_and_repair(story: Story, settled: dict[tuple[str, str], tuple[str, st
     story.work()
     check_everything(story, Expected("6", settled | {broken: ("culprit", "6")}, wrong=1))
     run_git(story.source, "checkout", "--quiet", "-b", "speed")
-    story.commit("s1", "# slow, and right again on a branch\n")
-    story.commit("s2", "# another try\n")
+    story.commit("s1", "STATE = 'slow, and right again on a branch'\n")
+    story.commit("s2", "STATE = 'another try'\n")
     run_git(story.source, "checkout", "--quiet", "main")
     truth.slow |= {story.names["s1"], story.names["s2"]}
     story.measure("s2")
     story.work()
     # What the branch repairs is still broken on main.
     check_everything(story, Expected("6", settled | {broken: ("culprit", "6")}, wrong=1))
-    story.commit("7", "# slow again\n")
-    story.commit("8", "# slow again, and a comment\n")
+    story.commit("7", "STATE = 'slow again'\n")
+    story.commit("8", "STATE = 'slow again, and a comment'\n")
     truth.slow |= {story.names["7"], story.names["8"]}
     story.measure("7", "8")
     story.work()
@@ -261,7 +261,7 @@ def _break_and_repair(story: Story, settled: dict[tuple[str, str], tuple[str, st
 
 def _revert(story: Story) -> None:
     ended = {("6", "broken"): ("fixed", "7")}
-    story.commit("9", "# second\n")
+    story.commit("9", "STATE = 'second'\n")
     story.measure("9")
     story.work()
     ended |= {("4", "slower"): ("reverted", "9")}
@@ -279,7 +279,7 @@ def _merge(story: Story) -> None:
     truth = story.machine.truth
     assert isinstance(truth, Planted)
     run_git(story.source, "checkout", "--quiet", "-b", "late")
-    story.commit("l1", "# late and slow\n")
+    story.commit("l1", "STATE = 'late and slow'\n")
     truth.slow |= {story.names["l1"]}
     story.measure("l1")
     story.work()
@@ -327,7 +327,7 @@ def test_a_rebased_branch_leaves_no_ghosts(story: Story) -> None:
     ghost = story.row("w1", "slower")
     run_git(story.source, "checkout", "--quiet", "wip")
     run_git(story.source, "reset", "--quiet", "--hard", story.sha("3"))
-    story.commit("w2", "# rebased\n")
+    story.commit("w2", "STATE = 'rebased'\n")
     run_git(story.source, "checkout", "--quiet", "main")
     story.measure("w2")
     story.work()

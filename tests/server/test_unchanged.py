@@ -80,10 +80,51 @@ def test_what_an_operator_is_made_from(tmp_path: Path, imports: str, file: str, 
     ):
         change(tmp_path, name, text + " #")
     before = change(tmp_path, MINE, imports)
-    after = change(tmp_path, file, 'operators = "kernels"' if file.endswith(".toml") else f"{imports} # changed")
+    after = change(tmp_path, file, 'operators = "kernels"' if file.endswith(".toml") else f"{imports}\nchanged = True")
     sources = Sources(tmp_path)
     assert (sources.of(before, "square") == sources.of(after, "square")) is same
     assert sources.of(before, "sphere") is None
+
+
+OPERATOR = """
+import torch
+from warpwatch import Operator
+
+operator = Operator("square", "x²", inputs=None)
+
+@operator.variant("v1", idea="one product")
+def v1(x):
+    return x * x
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("return x * x", "return x * x  # the product", True),
+        ("return x * x", '"""x times itself."""\n    return x * x', True),
+        ("return x * x", "return (x *\n            x)", True),
+        ("\nimport torch", '"""Squares."""\nimport torch', True),
+        ('idea="one product"', 'idea="a product", outcome="as fast as torch"', True),
+        ('idea="one product"', 'idea="one product", devices=("cpu",)', False),
+        ('"x²"', '"x times x"', False),
+        ("x * x", "x * x * 1", False),
+        ("return x * x", 'return x * x\n\nsource = "x * x"', False),
+        ("import torch", "import torch, inspect", False),
+    ],
+)
+def test_words_for_readers_are_no_change(tmp_path: Path, before: str, after: str, same: bool) -> None:
+    run_git(tmp_path, "init", "--quiet")
+    shas = [change(tmp_path, MINE, text) for text in (OPERATOR, OPERATOR.replace(before, after))]
+    prints = [Sources(tmp_path).of(sha, "square") for sha in shas]
+    assert (prints[0] == prints[1]) is same
+
+
+@pytest.mark.parametrize("own", ["__doc__", "__file__", "inspect"])
+def test_code_that_may_read_its_own_text_counts_by_it(tmp_path: Path, own: str) -> None:
+    run_git(tmp_path, "init", "--quiet")
+    shas = [change(tmp_path, MINE, f"import inspect as i\nsource = {own}\n{words}") for words in ("", "# changed\n")]
+    assert Sources(tmp_path).of(shas[0], "square") != Sources(tmp_path).of(shas[1], "square")
 
 
 def test_an_unchanged_operator_is_done_and_says_since_when(client: TestClient, lab: Lab) -> None:
@@ -116,7 +157,7 @@ def test_every_page_says_of_which_commit_an_unchanged_one_is(client: TestClient,
     short = measured[:8]
     for path, words in {
         "/commits": r">unchanged<",
-        f"/commits/{same}": rf"the sources are identical to <a[^>]*>{short}</a>:.*cube</a>,.*square</a>",
+        f"/commits/{same}": rf"the code is the same as in <a[^>]*>{short}</a>:.*cube</a>,.*square</a>",
         f"/submissions/{submission['id']}": r"Not measured, because .* a measured commit: cube, square\.",
     }.items():
         page = client.get(path, params={"repository": "kernels"}).text

@@ -399,7 +399,7 @@ def test_what_counts_as_a_change_of_the_measured_code(
 ) -> None:
     version = DefinitionsVersion(beside.url, beside.commit("define", defined.definitions()))
     before = measured.commit("before", defined.package())
-    after = measured.commit("after", {file: f"# {file}"})
+    after = measured.commit("after", {file: f"FILE = {file!r}"})
     mirror = git.update_mirror(measured.url, tools.host.home)
     git.update_mirror(beside.url, tools.host.home)
     sources = Sources(mirror, version)
@@ -425,7 +425,7 @@ def test_a_plain_folder_has_versions(tmp_path: Path) -> None:
     source = DefinitionsSource(str(folder))
     first = newest_version(source, tmp_path / "home")
     assert newest_version(source, tmp_path / "home") == first
-    (folder / "operators/twice.py").write_text("# changed\n")
+    (folder / "operators/twice.py").write_text("changed = True\n")
     second = newest_version(source, tmp_path / "home")
     assert second.sha != first.sha
     mirror = git.mirror_path(first.url, tmp_path / "home")

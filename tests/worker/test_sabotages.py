@@ -404,7 +404,7 @@ SABOTAGES: dict[str, tuple[Callable[[Scene], str], str]] = {
 def scene(
     repository: Repository, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: Database
 ) -> Iterator[Scene]:
-    base, head = (repository.commit(text, {"kernels/square.py": f"# {text}\n"}) for text in ("old", "new"))
+    base, head = (repository.commit(text, {"kernels/square.py": f"TEXT = {text!r}\n"}) for text in ("old", "new"))
     settings.home.mkdir(parents=True, exist_ok=True)
     tools = Tools(Host(replace(settings, fork_isolation="none"), "cpu"))
     yield Scene(repository, base, head, tools, tmp_path, monkeypatch, database)
@@ -430,6 +430,6 @@ def test_without_sabotage_all_is_green(scene: Scene) -> None:
         assert noticed(comparison, truth) == f"verdict {truth}"
     base, head = check_out(scene)
     assert ((base.root / "kernels/square.py").read_text(), (head.root / "kernels/square.py").read_text()) == (
-        "# old\n",
-        "# new\n",
+        "TEXT = 'old'\n",
+        "TEXT = 'new'\n",
     )
