@@ -97,12 +97,13 @@ class TemplateRequest:
         """What its template must have been started with. A fork of this process has no template.
 
         temp: the temporary folder that it will see, where all children see the same one: compilers remember where
-        their caches lie when they are imported.
+        their caches lie when they are imported. Without compilers, one template serves children of every folder.
         """
-        own = environment(temp or _NOWHERE)
+        compilers = temp is not None and _compilers.used
+        own = environment(temp if temp is not None and compilers else _NOWHERE)
         if BYTECODE_VARIABLE in self.variables:
             own[BYTECODE_VARIABLE] = self.variables[BYTECODE_VARIABLE]
-        return TemplateKey(os.getpid(), self.threads, temp is not None and _compilers.used, tuple(own.items()))
+        return TemplateKey(os.getpid(), self.threads, compilers, tuple(own.items()))
 
 
 class Template:

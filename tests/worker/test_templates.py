@@ -115,10 +115,18 @@ class Starter:
         self.script.write_text(SCRIPT)
         self.children: list[Child] = []
 
-    def launch(self, *, forked: bool = True, isolation: str = "auto", root: str = "root", device: str = "cpu") -> Child:
+    def launch(
+        self,
+        *,
+        forked: bool = True,
+        isolation: str = "auto",
+        root: str = "root",
+        device: str = "cpu",
+        home: str = "home",
+    ) -> Child:
         (self.folder / root).mkdir(exist_ok=True)
         spec = ChildSpec(self.folder / root, device, self.folder / root, 1, bootstrap=self.script, may_be_forked=forked)
-        confinement = sandbox.confinement(self.folder / "home", GIB, isolation=isolation)
+        confinement = sandbox.confinement(self.folder / home, GIB, isolation=isolation)
         self.children.append(Child(spec, confinement, Diary()))
         return self.children[-1]
 
@@ -191,6 +199,19 @@ def test_a_fork_has_what_a_program_has(starter: Starter, isolation: str) -> None
     for name in started:
         assert forked[name] == started[name], name
     assert forked["descriptors"] == ["pipe:[N]"] * 4, "the standard ones, and that of replies"
+
+
+def test_one_template_serves_every_folder(starter: Starter) -> None:
+    """Its children have the temporary folder of their own worker, whatever another worker of this process had."""
+    look = "import os, tempfile; print(tempfile.gettempdir(), os.environ['TRITON_CACHE_DIR'])"
+    for home in ("home", "other"):
+        child = starter.start(home=home)
+        process = template_process()
+        temp, cache = run(child, look).split()
+        assert Path(temp) == child._jail.inside
+        assert Path(cache).is_relative_to(temp)
+    starter.start()
+    assert template_process() == process
 
 
 def test_compilers_are_there_once_a_child_has_used_them(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
