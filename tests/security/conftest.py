@@ -28,25 +28,29 @@ NOBODY = 65534
 @dataclass(frozen=True, slots=True)
 class Intruder:
     """Kernel code in the sandbox of a worker that runs as `user`, None for this process's own user; in a fork of a
-    template, or in a program."""
+    template, or in a program. process: another user's, which runs intruder.py."""
 
     home: Path
     user: int | None
     forked: bool
+    process: subprocess.Popen[str] | None = None
 
     def attack(self, code: str, **order: Any) -> str:
         """What the code prints. order: hidden, visible, folder, and changes to the confinement."""
         return str(self.run(code, **order)["out"])
 
     def run(self, code: str, **order: Any) -> dict[str, Any]:
+        isolation = _isolations.get(self.user, "auto")
         defaults = {"hidden": [], "visible": [], "folder": "/", "changes": {}, "forked": self.forked}
-        order = {"home": str(self.home), "code": textwrap.dedent(code), **defaults, **order}
-        if self.user is None:
+        order = {"home": str(self.home), "code": textwrap.dedent(code), "isolation": isolation, **defaults, **order}
+        if self.process is None:
             return intruder.intrude(order)
-        command = [*as_user(self.user), intruder.__file__]
-        done = subprocess.run(command, input=json.dumps(order), capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        answer: dict[str, Any] = json.loads(done.stdout)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        assert "error" not in answer, answer["error"]
         return answer
 
 
@@ -57,6 +61,18 @@ def as_user(user: int) -> list[str]:
     return ["setpriv", *identity, python or sys.executable]
 
 
+@pytest.fixture(scope="module")
+def ordinary_user() -> Iterator[subprocess.Popen[str]]:
+    """A worker's process of an ordinary user. To start one for each attack would take longer than the attack."""
+    if reason := _reason_against(NOBODY):
+        pytest.skip(reason)
+    command = [*as_user(NOBODY), intruder.__file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 @pytest.fixture(params=["own", "ordinary", "own, forked", "ordinary, forked"])
 def kernel(request: pytest.FixtureRequest) -> Iterator[Intruder]:
     """Hostile kernel code, as the user of this process and, where that is root, as an ordinary user."""
@@ -64,11 +80,11 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[Intruder]:
     with tempfile.TemporaryDirectory(prefix="jail-") as folder:
         home = Path(folder)
         user, _, forked = request.param.partition(", ")
-        kernel = Intruder(home, None if user == "own" else NOBODY, bool(forked))
-        if kernel.user is not None and (reason := _reason_against(kernel.user)):
-            pytest.skip(reason)
-        if kernel.user is not None:
-            os.chown(home, kernel.user, kernel.user)
+        if user == "own":
+            kernel = Intruder(home, None, bool(forked))
+        else:
+            kernel = Intruder(home, NOBODY, bool(forked), request.getfixturevalue("ordinary_user"))
+            os.chown(home, NOBODY, NOBODY)
         # What a host allows does not change from one test to the next.
         if kernel.user not in _isolations:
             _isolations[kernel.user] = kernel.run("print()")["isolation"]

@@ -1,8 +1,9 @@
 """Runs hostile code in the strongest confinement of this host, also as a user who may do little.
 
-Standard input is JSON: {"home": path, "code": Python, "hidden": [paths], "visible": [paths], "folder": path, "changes":
-{…}, "forked": bool}, with changes to the confinement. A template forks the process that runs the code, or it is started
-as a program. Prints {"isolation", "code", "out"}.
+Each line of standard input is an order in JSON: {"home": path, "code": Python, "hidden": [paths], "visible": [paths],
+"folder": path, "isolation": "auto" or what that has found, "changes": {…}, "forked": bool}, with changes to the
+confinement. A template forks the process that runs the code, or it is started as a program. Prints a line for each,
+{"isolation", "code", "out"} or {"error"}.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,8 @@ GIB = 2**30
 
 def intrude(order: dict[str, Any]) -> dict[str, Any]:
     home = Path(order["home"])
-    confinement = sandbox.confinement(home, GIB, tuple(map(Path, order["hidden"])), scratch_bytes=32 * 2**20)
+    hidden = tuple(map(Path, order["hidden"]))
+    confinement = sandbox.confinement(home, GIB, hidden, order["isolation"], scratch_bytes=32 * 2**20)
     confined = replace(confinement, **order["changes"])
     folder, visible = Path(order["folder"]), [Path(path) for path in order["visible"]]
     if order["forked"]:
@@ -62,5 +65,18 @@ def run_forked(
         jail.close()
 
 
+def serve() -> None:
+    with os.fdopen(os.dup(0), encoding="utf-8") as orders:
+        # Hostile code inherits standard input, and reads no orders there.
+        with Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        for order in orders:
+            try:
+                answer = intrude(json.loads(order))
+            except Exception:  # noqa: BLE001 - the test that gave the order fails with it.
+                answer = {"error": traceback.format_exc()}
+            print(json.dumps(answer), flush=True)
+
+
 if __name__ == "__main__":
-    print(json.dumps(intrude(json.load(sys.stdin))))
+    serve()
