@@ -25,7 +25,7 @@ from warpwatch.server.explanation.alignment import Alignment, align_traces
 from warpwatch.worker.harness import counters
 from warpwatch.worker.harness.occupancy import occupancy
 from warpwatch.worker.harness.profile_summary import launch_sentence, summarize
-from warpwatch.worker.harness.profiling import time_host
+from warpwatch.worker.harness.profiling import Profiler, time_host
 from warpwatch.worker.harness.trace_events import Recording, events_of, read_recording
 from warpwatch.worker.harness.trace_tables import kernel_table, runtime_calls
 
@@ -63,6 +63,24 @@ def test_profile_writes_a_trace_and_its_table(harness: Harness, tmp_path: Path) 
     assert sum(kernel.share for kernel in reply.kernels) == pytest.approx(1)
     assert [kernel.total_ns for kernel in reply.kernels] == sorted((k.total_ns for k in reply.kernels), reverse=True)
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
+
+
+def test_a_profile_does_not_import_torchs_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own profiler does, which takes seconds: it asks torch for a module that is imported when asked for."""
+    asked: list[str] = []
+
+    def find(name: str) -> None:
+        asked.append(name)
+        raise AttributeError(name)
+
+    monkeypatch.delitem(sys.modules, "torch._inductor", raising=False)
+    monkeypatch.delitem(vars(torch), "_inductor", raising=False)
+    monkeypatch.setattr(torch, "__getattr__", find)
+    with Profiler() as profiler:
+        torch.ones(3).sum()
+    assert "aten::sum" in {row.key for row in profiler.key_averages()}
+    assert "_inductor" not in asked
+    assert torch.__getattr__ is find
 
 
 def test_a_profile_tells_memory_order_and_torchs_own_table(harness: Harness, tmp_path: Path) -> None:

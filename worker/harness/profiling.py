@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -34,6 +35,31 @@ _TABLE_LIMIT = 16 * 2**20
 """Above this size of a trace in bytes, torch takes seconds to make its table."""
 _TABLE_ROWS = 10
 _HOST_CALLS, _HOST_NS = 20, 500_000_000
+
+
+class Profiler(profile):
+    """torch's profiler, which does not import torch's compilers.
+
+    It asks torch for the attribute `_inductor`, and torch imports what is asked for: 2 s in every child that profiles,
+    and templates with compilers from then on. Compilers that nothing has imported captured no CUDA graph.
+    """
+
+    def prepare_trace(self) -> None:
+        find = torch.__dict__.get("__getattr__")
+        if find is None or "torch._inductor" in sys.modules:
+            super().prepare_trace()
+            return
+
+        def find_other(name: str) -> Any:
+            if name == "_inductor":
+                raise AttributeError(name)
+            return find(name)
+
+        torch.__dict__["__getattr__"] = find_other
+        try:
+            super().prepare_trace()
+        finally:
+            torch.__dict__["__getattr__"] = find
 
 
 def profile_problem(problem: CaseProblem, request: Request, output: Path) -> ProfileReply:
@@ -115,7 +141,7 @@ def _record(problem: CaseProblem, rotation: Rotation, plain: Path, plan: Profile
     scheduled = plan.wait or plan.warm_up or plan.repeat > 1
     steps = schedule(wait=plan.wait, warmup=plan.warm_up, active=plan.active, repeat=plan.repeat) if scheduled else None
     with TemporaryDirectory(dir=plain.parent) as folder:
-        with profile(
+        with Profiler(
             activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if kind == "cuda" else [])],
             schedule=steps,
             record_shapes=True,
