@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import rewording
+from warpwatch.worker import templates
 from warpwatch.worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
 
 if TYPE_CHECKING:
@@ -86,6 +87,16 @@ def _reworded_contract(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.config.getoption("--reword"):
             rewording.reword_contract(patch)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_templates() -> Iterator[None]:
+    """The children of all files come from one template as far as possible: each takes seconds to import torch, and
+    longer once a child of an earlier file has used torch's compilers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(templates, "CHILDREN", 1000)
+        patch.setattr(templates, "_compilers", templates._Compilers())
         yield
 
 
