@@ -98,7 +98,7 @@ class ChildSpec:
     def is_forked(self) -> bool:
         """Whether a template forks it. A template runs outside the sandbox, so it is never the interpreter that a
         commit chose; a sanitizer, and variables that libraries read, must be there when a process starts."""
-        is_own = find_interpreter(self.interpreter) == sys.executable and not self.variables
+        is_own = find_interpreter(self.interpreter) == sys.executable and templates.can_set(self.variables)
         return self.may_be_forked and is_own and self.builds is None and self.sanitizer is None and templates.exist()
 
     def command(self, image: ContainerImage | None = None) -> list[str]:

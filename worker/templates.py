@@ -37,6 +37,8 @@ _PADDING_VARIABLE = "PADDING"
 _PADDING = " " * 16 * 2**10
 COMPILERS = "compilers"
 """As in template.py."""
+_BUILD_VARIABLES = ("CXXFLAGS", "NVCCFLAGS")
+"""What only builds of native code read, and nothing when a process starts."""
 _NUMBER = struct.Struct("i")
 _END_SECONDS = 1.0
 _REPORT_SECONDS = 10.0
@@ -60,6 +62,11 @@ def exist() -> bool:
         reported = events.poll(_REPORT_SECONDS * 1000)
         os.close(descriptor)
         return bool(reported) and fields[_ARGUMENTS] != "0"
+
+
+def can_set(variables: Sequence[tuple[str, str]]) -> bool:
+    """Whether these variables may be set in a fork. Its template was started without them."""
+    return all(name in _BUILD_VARIABLES for name, _ in variables)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.worker.conftest import Diary, Repository
+from tests.worker.conftest import Diary, Repository, identify
 from warpwatch.cli import app
 from warpwatch.cli import compare as compare_command
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import ChangeOrigin, JobKind, Status, Verdict
 from warpwatch.server.verdicts.attribution import OriginEffect, attribute, judge_toolchains
 from warpwatch.settings import Settings
+from warpwatch.worker import templates
 from warpwatch.worker.cells import compare_cells
 from warpwatch.worker.checkout import Tools
+from warpwatch.worker.child import ChildSpec
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import CannotRunError
@@ -67,19 +70,29 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
         find_toolchain(tmp_path, "a")
 
 
-@pytest.fixture
-def tools(settings: Settings) -> Any:
-    write(settings.home, '[toolchain.o3]\n[toolchain.o1]\nvariables = { CXXFLAGS = "-O1" }\n')
-    tools = Tools(Host(replace(settings, fork_isolation="none"), "cpu"))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("toolchains")
+
+
+@pytest.fixture(scope="module")
+def tools(folder: Path) -> Iterator[Tools]:
+    """Tools shared by the module, so that no library is built twice."""
+    home = folder / "home"
+    write(home, '[toolchain.o3]\n[toolchain.o1]\nvariables = { CXXFLAGS = "-O1" }\n')
+    identify(home)
+    settings = Settings(home, case_timeout_seconds=60, build_timeout_seconds=60, fork_isolation="none")
+    tools = Tools(Host(settings, "cpu"))
     yield tools
     tools.close()
 
 
-@pytest.fixture
-def request_of(repository: Repository) -> JobRequest:
+@pytest.fixture(scope="module")
+def request_of(folder: Path) -> JobRequest:
     """Two commits of a C++ operator, of which the second needs twice the arithmetic."""
-    for folder in ("kernels", "csrc"):
-        shutil.copytree(SOFTSIGN / folder, repository.path / folder)
+    repository = Repository(folder / "repository")
+    for name in ("kernels", "csrc"):
+        shutil.copytree(SOFTSIGN / name, repository.path / name)
     source = (SOFTSIGN / "csrc/softsign/softsign.cpp").read_text()
     assert LOOP in source
     base, head = (
@@ -108,6 +121,16 @@ def test_two_commits_under_two_compiler_flags(tools: Tools, request_of: JobReque
     (row,) = compare_cells(replace(request_of, spec=spec), tools, Diary(), tmp_path)
     assert row.status is Status.OK, row.message
     assert attribute(row.rounds, "cpu").origin == ChangeOrigin.BOTH
+
+
+@pytest.mark.parametrize(
+    ("variable", "is_forked"), [("CXXFLAGS", True), ("NVCCFLAGS", True), ("OMP_PROC_BIND", False), ("LD_PRELOAD", False)]
+)
+def test_a_child_is_started_anew_for_what_libraries_read(tmp_path: Path, variable: str, is_forked: bool) -> None:
+    """Both children of a comparison are forked where only the compilers read the variable."""
+    if not templates.exist():
+        pytest.skip("templates need Linux")
+    assert ChildSpec(tmp_path, "cpu", tmp_path, 1, variables=((variable, "-O1"),)).is_forked is is_forked
 
 
 class Guilty:
