@@ -1,4 +1,5 @@
-"""Reads what a commit did beside its times: the errors of its results, and which of them differ from call to call."""
+"""Reads what a commit did beside its times: the errors of its results, which of them differ from call to call, and the
+memory of a call."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class TradedCell:
     """A variant on a case that was right at a commit and at the one before that was checked.
 
     base, head: details of both checks. change: the time over that of the point before, in one environment and by one
-    card; None where there is none.
+    card; None where there is none. base_bytes, head_bytes: memory of a call at these two points, where it was counted.
     """
 
     operator: str
@@ -27,12 +28,17 @@ class TradedCell:
     base: dict[str, Any]
     head: dict[str, Any]
     change: float | None
+    base_bytes: float | None
+    head_bytes: float | None
 
 
+_MEMORY = "CAST(details -> 'counters' -> 'memory' ->> 'median' AS float)"
 _CELLS = f"""
 SELECT operators.name AS operator, variants.name AS variant, cases.key AS case, device.kind AS device_kind,
        device.key AS device_key, before.details AS base, head.details AS head,
-       timed.median_ns / nullif(previous.median_ns, 0) AS change
+       timed.median_ns / nullif(previous.median_ns, 0) AS change,
+       (SELECT {_MEMORY} FROM results WHERE results.id = previous.result_id) AS base_bytes,
+       (SELECT {_MEMORY} FROM results WHERE results.id = timed.result_id) AS head_bytes
 FROM (
     SELECT DISTINCT ON (operator_id, variant_id, case_id, device_id) * FROM results
     WHERE commit_id = :commit_id AND kind = 'check' AND status = 'ok'
@@ -57,7 +63,7 @@ LEFT JOIN LATERAL (
     ORDER BY series.id DESC, points.id DESC LIMIT 1
 ) AS timed ON true
 LEFT JOIN LATERAL (
-    SELECT median_ns FROM points
+    SELECT median_ns, result_id FROM points
     WHERE points.series_id = timed.series_id AND points.ordinal < timed.ordinal
       AND points.environment_id = timed.environment_id
       AND (points.card_id IS NULL OR timed.card_id IS NULL OR points.card_id = timed.card_id)

@@ -1,4 +1,4 @@
-"""What a commit paid for its speed: results that are less accurate, or that differ from call to call."""
+"""What a commit paid for its speed: results that are less accurate or differ from call to call, and more memory."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ WORSE = 2.0
 """An error counts as larger from this ratio on: rounding alone moves it by less."""
 LEAST_SHARE = 0.01
 """Part of the tolerance below which an error is as good as none."""
+MORE_MEMORY, LEAST_BYTES = 1.05, 2**20
+"""Memory counts as more from this ratio and by this many bytes on: allocators round each tensor up."""
 MOST = 3
 """Trades that one commit's page lists."""
 
@@ -21,12 +23,14 @@ MOST = 3
 class TradeKind(StrEnum):
     ACCURACY = "accuracy"
     DETERMINISM = "determinism"
+    MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class Trade:
     """The worst case of a variant that became worse in one way. change: of its time, head over base; None where it was
-    not timed on both sides. before, after: relative errors of the tensor. is_faster: by more than is confirmed."""
+    not timed on both sides. before, after: relative errors of the tensor, or bytes of a call, which are those of no
+    tensor. is_faster: by more than is confirmed."""
 
     kind: TradeKind
     operator: str
@@ -68,6 +72,10 @@ def _trades_of(cell: TradedCell) -> Iterator[Trade]:
     if "moving" in cell.base:
         for name in sorted(set(cell.head.get("moving", [])) - set(cell.base["moving"])):
             yield Trade(TradeKind.DETERMINISM, *place, name, cell.change, is_faster)
+    if cell.base_bytes is not None and cell.head_bytes is not None:
+        least = max(MORE_MEMORY * cell.base_bytes, cell.base_bytes + LEAST_BYTES)
+        if cell.head_bytes > least:
+            yield Trade(TradeKind.MEMORY, *place, "", cell.change, is_faster, cell.base_bytes, cell.head_bytes)
 
 
 def _tensors(details: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -41,6 +41,7 @@ def test_bench_measures_every_metric(harness: Harness, direction: str) -> None:
         assert measurement.dropped == 0
     assert reply.health["before"]["cores"] >= 1
     assert 0 < reply.health["empty_ns"]["hot"] < reply.measurements[0].median_ns
+    assert reply.counters["memory"].median >= 4000, "the result is allocated in the call"
     assert ("instructions" in reply.counters) != bool(reply.health["notes"])
     assert [event["text"] for event in harness.events] == ["hot", "cold"]
 

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import zipfile
 from base64 import b64decode
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.harness.child import BOOTSTRAP, ROOT, Harness
 from warpwatch.contract.messages import ProfileReply, Request
@@ -25,7 +27,8 @@ from warpwatch.server.explanation.alignment import Alignment, align_traces
 from warpwatch.worker.harness import counters
 from warpwatch.worker.harness.occupancy import occupancy
 from warpwatch.worker.harness.profile_summary import launch_sentence, summarize
-from warpwatch.worker.harness.profiling import Profiler, time_host
+from warpwatch.worker.harness.profiler import Profiler, peak_bytes
+from warpwatch.worker.harness.profiling import time_host
 from warpwatch.worker.harness.trace_events import Recording, events_of, read_recording
 from warpwatch.worker.harness.trace_tables import kernel_table, runtime_calls
 
@@ -81,6 +84,20 @@ def test_a_profile_does_not_import_torchs_compilers(monkeypatch: pytest.MonkeyPa
     assert "aten::sum" in {row.key for row in profiler.key_averages()}
     assert "_inductor" not in asked
     assert torch.__getattr__ is find
+
+
+@pytest.mark.parametrize(
+    ("call", "held"),
+    [
+        (lambda x: x * x, 1_000_000),
+        (lambda x: x * x * x, 2_000_000),
+        (lambda x: (x * x).mul_(x), 1_000_000),
+        (lambda x: x.view(500, 500), 0),
+    ],
+)
+def test_the_memory_of_a_call_is_what_it_holds_at_most(call: Callable[[Tensor], Tensor], held: int) -> None:
+    x = torch.ones(250_000)
+    assert peak_bytes(lambda: call(x), x.device) == held
 
 
 def test_a_profile_tells_memory_order_and_torchs_own_table(harness: Harness, tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
-"""A commit that trades accuracy or determinism for speed says so in one line."""
+"""A commit that trades accuracy, determinism or memory for speed says so in one line."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
+from tests import builders
 from tests.builders import CASES, Lab
-from warpwatch.contract.measurement import TensorError
+from warpwatch.contract.measurement import Counter, TensorError
 from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
@@ -78,3 +80,29 @@ def test_results_that_differ_from_call_to_call(client: TestClient, lab: Lab) -> 
     assert trades(client, lab, 2) == [], "it was so before"
     page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
     assert 'data-trade="determinism"' in page
+
+
+def bench_with_memory(lab: Lab, index: int, ns: float, size: float) -> None:
+    """A bench of one variant on two cases whose calls allocate so many bytes."""
+    counted = {"memory": Counter("bytes", size, size, size, 1)}
+    metric = "graph" if lab.environment.device_kind == "cuda" else "hot"
+    reply = builders.bench(builders.measurement(ns, metric), counters=counted)
+    rows = [Finding("v1", case, Status.OK, bench=reply) for case in CASES[:2]]
+    lab.finish(lab.submit("bench", index), lab.outcome(rows))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [(4e6, 9e6, True), (4e6, 4.9e6, False), (1e9, 1.04e9, False), (9e6, 4e6, False)],
+)
+def test_memory_for_speed(client: TestClient, lab: Lab, before: float, after: float, told: bool) -> None:
+    check(lab, 0, {"v1": 1e-7})
+    bench_with_memory(lab, 0, 10_000.0, before)
+    check(lab, 1, {"v1": 1e-7})
+    bench_with_memory(lab, 1, 8_000.0, after)
+    rows = trades(client, lab, 1)
+    assert [(row["kind"], row["before"], row["after"], row["cases"], row["is_faster"]) for row in rows] == (
+        [("memory", before, after, 2, True)] if told else []
+    )
+    page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
+    assert ("Trades memory for speed" in page) == told

@@ -124,7 +124,8 @@ def test_two_commits_under_two_compiler_flags(tools: Tools, request_of: JobReque
 
 
 @pytest.mark.parametrize(
-    ("variable", "is_forked"), [("CXXFLAGS", True), ("NVCCFLAGS", True), ("OMP_PROC_BIND", False), ("LD_PRELOAD", False)]
+    ("variable", "is_forked"),
+    [("CXXFLAGS", True), ("NVCCFLAGS", True), ("OMP_PROC_BIND", False), ("LD_PRELOAD", False)],
 )
 def test_a_child_is_started_anew_for_what_libraries_read(tmp_path: Path, variable: str, is_forked: bool) -> None:
     """Both children of a comparison are forked where only the compilers read the variable."""

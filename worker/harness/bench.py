@@ -98,6 +98,8 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
         counters.notes += testimony.notes
         setup = measure_setup(problem, seed, int(budget_ns * _SETUP_SHARE))
         counters.count_instructions(problem, seed)
+        if measurements:
+            counters.count_memory(problem, seed, measurements[0].median_ns)
     if setup is not None:
         if not is_amortised:
             counters.notes.append("The time of `prepare` is part of every metric: a call uses nothing else")

@@ -19,6 +19,7 @@ from warpwatch.operator import Cost, Operator, Variant, case
 from . import timer_cpu, timer_cuda, timer_kernel
 from .instructions import NotCountedError, count_calls
 from .problem import CaseProblem
+from .profiler import peak_bytes
 from .rotation import Rotation
 from .spent import STOPWATCH
 from .summary import summarize
@@ -27,6 +28,8 @@ _EMPTY_BUDGET_NS = 5_000_000
 _SETUP_SAMPLES = 10
 _FEWEST_SETUPS = 3
 _SETUP_SEEDS = 104_729
+_LONGEST_RECORDED_NS = 100_000_000
+"""Of a call whose memory is recorded: each allocation of a longer one, such as a training run, is an event."""
 
 
 @STOPWATCH.measure(Activity.SAMPLES)
@@ -97,6 +100,16 @@ class CallCounters:
             self.counters |= count_cycles(timer, device)
         except Exception as error:  # noqa: BLE001 - Triton raises many errors without a compiler; none may fail a bench.
             self.notes.append(f"No cycle counts: {type(error).__name__}: {error}")
+
+    def count_memory(self, problem: CaseProblem, seed: int, call_ns: float) -> None:
+        """Adds the bytes that a call allocates at most at once, its results included; call_ns: how long it takes."""
+        if call_ns > _LONGEST_RECORDED_NS:
+            self.notes.append("No memory count: a call takes too long to record each allocation")
+            return
+        call = problem.call(problem.data(seed))
+        call()
+        most = float(peak_bytes(call, problem.device))
+        self.counters["memory"] = Counter("bytes", most, most, most, 1)
 
 
 @STOPWATCH.measure(Activity.WARM_UP)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,7 +16,7 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, schedule
 
 from warpwatch.contract.messages import ProfileReply, Request
 from warpwatch.contract.spec import PLAN_LIMITS, ProfilePlan
@@ -26,6 +25,7 @@ from warpwatch.contract.words import Status
 from .counters import count_hardware
 from .problem import CaseProblem
 from .profile_summary import launch_sentence, summarize
+from .profiler import Profiler
 from .rotation import Rotation
 from .trace_events import CALL, join_traces, read_recording
 from .trace_tables import kernel_table, runtime_calls
@@ -35,31 +35,6 @@ _TABLE_LIMIT = 16 * 2**20
 """Above this size of a trace in bytes, torch takes seconds to make its table."""
 _TABLE_ROWS = 10
 _HOST_CALLS, _HOST_NS = 20, 500_000_000
-
-
-class Profiler(profile):
-    """torch's profiler, which does not import torch's compilers.
-
-    It asks torch for the attribute `_inductor`, and torch imports what is asked for: 2 s in every child that profiles,
-    and templates with compilers from then on. Compilers that nothing has imported captured no CUDA graph.
-    """
-
-    def prepare_trace(self) -> None:
-        find = torch.__dict__.get("__getattr__")
-        if find is None or "torch._inductor" in sys.modules:
-            super().prepare_trace()
-            return
-
-        def find_other(name: str) -> Any:
-            if name == "_inductor":
-                raise AttributeError(name)
-            return find(name)
-
-        torch.__dict__["__getattr__"] = find_other
-        try:
-            super().prepare_trace()
-        finally:
-            torch.__dict__["__getattr__"] = find
 
 
 def profile_problem(problem: CaseProblem, request: Request, output: Path) -> ProfileReply:

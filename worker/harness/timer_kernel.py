@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch._C._autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity
 
 from .problem import CaseProblem
+from .profiler import Profiler
 from .rotation import Rotation
 from .set_count import measure_set, plan_sets
 from .timer_cuda import SLICE_NS, NoMetricError, sleep
@@ -98,7 +99,7 @@ def busy_ns(run: Callable[[], Any]) -> list[int]:
 def _record(run: Callable[[], Any]) -> list[_Span]:
     """Each kernel, copy and fill of `run`, in the order of their starts."""
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+    with Profiler(activities=[ProfilerActivity.CUDA]) as recorded:
         run()
         torch.cuda.synchronize()
     assert recorded.profiler is not None
