@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -100,13 +100,13 @@ class TemplateRequest:
     threads: int
     device: str = "cpu"
 
-    def key(self, temp: Path | None) -> TemplateKey:
+    def key(self, temp: Path | None, *, compilers: bool) -> TemplateKey:
         """What its template must have been started with. A fork of this process has no template.
 
         temp: the temporary folder that it will see, where all children see the same one: compilers remember where
         their caches lie when they are imported. Without compilers, one template serves children of every folder.
         """
-        compilers = temp is not None and _compilers.used
+        compilers = compilers and temp is not None
         own = environment(temp if temp is not None and compilers else _NOWHERE)
         if BYTECODE_VARIABLE in self.variables:
             own[BYTECODE_VARIABLE] = self.variables[BYTECODE_VARIABLE]
@@ -228,14 +228,16 @@ class _Templates:
         self._retired: list[Template] = []
 
     def fork(self, request: TemplateRequest, jail: Jail, descriptors: Sequence[int]) -> tuple[Template, socket.socket]:
-        key = request.key(jail.shared_temp)
+        key = request.key(jail.shared_temp, compilers=_compilers.used)
         with self._lock:
-            if not (self._fits_current(key) or self._is_needed_meanwhile(key)):
+            # Most children need no compilers, so they do not wait until the next template has imported them.
+            plain = request.key(jail.shared_temp, compilers=False)
+            if not (self._fits(key) or (self._fits(plain) and self._is_awaited(key))):
                 self._replace(key)
             if request.device != "cpu" and self._next is None:
                 # Beside a GPU cores are idle, and the first child has much to do before others need compilers.
                 _compilers.used = True
-                self._next = Template(request.key(jail.shared_temp))
+                self._next = Template(request.key(jail.shared_temp, compilers=True))
             template = self._current
             assert template is not None
             details = {"words": list(request.words), "variables": request.variables, "reply_variable": REPLY_VARIABLE}
@@ -254,16 +256,12 @@ class _Templates:
                     template.process.kill()
                     template.process.wait()
 
-    def _fits_current(self, key: TemplateKey) -> bool:
+    def _fits(self, key: TemplateKey) -> bool:
         return self._current is not None and self._current.fits(key)
 
-    def _is_needed_meanwhile(self, key: TemplateKey) -> bool:
-        """Whether the current template lacks only compilers, which the next is still importing.
-
-        Most children need none, so they do not wait for it.
-        """
-        is_awaited = self._next is not None and self._next.fits(key) and not self._next.is_ready
-        return is_awaited and self._fits_current(replace(key, compilers=False))
+    def _is_awaited(self, key: TemplateKey) -> bool:
+        """Whether the next template fits and is still importing."""
+        return self._next is not None and self._next.fits(key) and not self._next.is_ready
 
     def _replace(self, key: TemplateKey) -> None:
         """Puts a template that fits in the place of the current one."""

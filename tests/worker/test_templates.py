@@ -95,15 +95,37 @@ with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
 print(count)
 """
 """Prints how often a text lies in the memory of the process; the text is in two parts here."""
+OBSTACLES = {
+    "a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
+    "an open driver": "opened = open('/dev/zero')",
+    "a torch that fails": "import sys\nsys.modules['torch'] = None",
+}
+"""Run at the start of a template, after which it must not fork or cannot import."""
 
 
-@pytest.fixture(autouse=True)
-def _fresh_templates() -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="module")
+def _templates() -> Iterator[None]:
+    """Tests share a template unless they change what one is started with."""
     if not templates.exist():
         pytest.skip("templates need Linux")
     yield
-    # Tests change what templates are started with.
     templates.close()
+
+
+@pytest.fixture
+def _without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Templates of this test alone that import nothing, for what processes do whatever is in them."""
+    break_start(monkeypatch, tmp_path, OBSTACLES["a torch that fails"])
+    templates.close()
+    yield
+    templates.close()
+
+
+def break_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> None:
+    """Has every Python that is started from now on run this code first."""
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
 
 
 class Starter:
@@ -266,11 +288,12 @@ print(json.dumps({fields[0]: int(fields[1]) for fields in lines}))
     assert sizes["Shared_Dirty:"] < 0.1 * sizes["Private_Dirty:"]
 
 
+@pytest.mark.usefixtures("_without_torch")
 def test_addresses_change_with_the_template(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     if Path("/proc/sys/kernel/randomize_va_space").read_text().strip() == "0":
         pytest.skip("this host places all processes alike")
     monkeypatch.setattr(templates, "CHILDREN", 2)
-    look = "import ctypes, torch; print(ctypes.cast(ctypes.CDLL(None).printf, ctypes.c_void_p).value, hash('text'))"
+    look = "import ctypes; print(ctypes.cast(ctypes.CDLL(None).printf, ctypes.c_void_p).value, hash('text'))"
     places, processes = [], []
     for _ in range(3):
         places.append(run(starter.start(), look))
@@ -284,6 +307,7 @@ def test_addresses_change_with_the_template(starter: Starter, monkeypatch: pytes
     assert starter.children[2].alive
 
 
+@pytest.mark.usefixtures("_without_torch")
 def test_beside_a_gpu_the_next_template_is_ready_before_it_is_needed(
     starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +322,7 @@ def test_beside_a_gpu_the_next_template_is_ready_before_it_is_needed(
     assert waiting[0] != waiting[1] == waiting[2] != waiting[3]
 
 
+@pytest.mark.usefixtures("_without_torch")
 def test_beside_a_gpu_no_child_waits_for_compilers(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "_compilers", templates._Compilers())
     with monkeypatch.context() as importing:
@@ -313,21 +338,12 @@ def test_beside_a_gpu_no_child_waits_for_compilers(starter: Starter, monkeypatch
     assert template_process() == awaited.process.pid
 
 
-OBSTACLES = {
-    "a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
-    "an open driver": "opened = open('/dev/zero')",
-    "a torch that fails": "import sys\nsys.modules['torch'] = None",
-}
-
-
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_no_fork_where_it_would_not_be_safe(
     starter: Starter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, obstacle: str
 ) -> None:
     """An open device stands for CUDA: its driver opens some, and nothing of it works after a fork."""
-    (tmp_path / "path").mkdir()
-    (tmp_path / "path" / "sitecustomize.py").write_text(OBSTACLES[obstacle])
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    break_start(monkeypatch, tmp_path, OBSTACLES[obstacle])
     # One that imports compilers tries it without them first.
     monkeypatch.setattr(templates, "_compilers", templates._Compilers(used=obstacle == "a thread"))
     child = starter.start()
@@ -357,6 +373,7 @@ print(torch.cuda.is_initialized())
     assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
 
 
+@pytest.mark.usefixtures("_without_torch")
 def test_children_die_with_their_template(starter: Starter) -> None:
     child = starter.start()
     process = template_process()
@@ -371,8 +388,8 @@ def test_children_die_with_their_template(starter: Starter) -> None:
 def test_a_child_that_is_closed_before_it_was_forked_leaves_nothing(
     starter: Starter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(1)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    slow = f"import time; time.sleep(1)\n{OBSTACLES['a torch that fails']}"
+    break_start(monkeypatch, tmp_path, slow)
     # A program that would not end by itself.
     script, starter.script = starter.script, tmp_path / "sleep.py"
     starter.script.write_text("import time; time.sleep(1000)")
@@ -386,6 +403,7 @@ def test_a_child_that_is_closed_before_it_was_forked_leaves_nothing(
     until(lambda: len(children_of(template_process())) == 1)
 
 
+@pytest.mark.usefixtures("_without_torch")
 def test_a_child_that_ended_by_itself_is_not_mistaken_for_a_later_one(starter: Starter) -> None:
     """The template numbers descriptors anew, and hears late that the parent has closed the first child."""
     ended = [starter.start() for _ in range(2)]
