@@ -1,7 +1,7 @@
 """What holds for a worker that runs as root holds for one that runs as an ordinary user: the same tests, as that user.
 
 The tests of the sandbox take the user as a parameter of their fixture. Those below run a whole worker in their process,
-so another process runs them.
+so another process runs them, one for all of them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from tests.security.conftest import NOBODY, as_user
 
+pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).parents[2]
 SITE_PACKAGES = Path(pytest.__file__).parents[1]
 TESTS = [
@@ -29,6 +34,8 @@ TESTS = [
     "tests/worker/test_isolation.py",
     "tests/worker/test_templates.py",
 ]
+SAME = ["tests/worker/test_templates.py::test_importing_the_harness_asks_for_no_device"]
+"""Tests that import modules alone, which is the same for every user who may read them."""
 
 
 def commands() -> list[list[str]]:
@@ -37,8 +44,23 @@ def commands() -> list[list[str]]:
     return [[*command[:-1], sys.executable], command]
 
 
-@pytest.mark.parametrize("tests", TESTS)
-def test_as_an_ordinary_user(tests: str) -> None:
+@dataclass(slots=True)
+class Report:
+    """What became of the tests of each module. failures: with what pytest says of them. output: of the whole run."""
+
+    output: str
+    passed: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    failures: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def read(self, path: Path) -> None:
+        for case in ElementTree.parse(path).iter("testcase"):
+            problems = [*case.iter("failure"), *case.iter("error")]
+            self.failures[case.attrib["classname"]] += [f"{case.attrib['name']}\n{item.text}" for item in problems]
+            self.passed[case.attrib["classname"]] += not problems and case.find("skipped") is None
+
+
+@pytest.fixture(scope="module")
+def report() -> Iterator[Report]:
     if os.getuid() != 0:
         pytest.skip("these tests run as an ordinary user anyway")
     with tempfile.TemporaryDirectory(prefix="user-") as folder:
@@ -60,9 +82,19 @@ def test_as_an_ordinary_user(tests: str) -> None:
                 break
         else:
             pytest.skip("an ordinary user cannot read this checkout, or has no Python of this version")
-        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--basetemp", f"{folder}/pytest", tests]
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--basetemp", f"{folder}/pytest"]
+        options += [f"--junit-xml={folder}/report.xml", *(f"--deselect={test}" for test in SAME), *TESTS]
         done = subprocess.run(
             [*command, "-m", "pytest", *options], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
         )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
-    assert " passed" in done.stdout.splitlines()[-1], "a run in which every test was skipped shows nothing"
+        report = Report(done.stdout[-5000:] + done.stderr[-1000:])
+        if Path(folder, "report.xml").exists():
+            report.read(Path(folder, "report.xml"))
+        yield report
+
+
+@pytest.mark.parametrize("tests", TESTS)
+def test_as_an_ordinary_user(report: Report, tests: str) -> None:
+    module = tests.removesuffix(".py").replace("/", ".")
+    assert not report.failures[module], "\n".join(report.failures[module])[-5000:]
+    assert report.passed[module], f"a run in which every test was skipped shows nothing: {report.output}"
