@@ -19,6 +19,14 @@ RIGHT = "    return x * 2\n"
 WRONG = "    return x * 2 + 1\n"
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home folder of all tests, for which templates are started once."""
+    folder = tmp_path_factory.mktemp("working-tree") / "home"
+    identify(folder)
+    return folder
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     repository = Repository(tmp_path / "repository")
@@ -75,9 +83,7 @@ def attempt(repository: Repository, home: Path, *words: str) -> Result:
     return CliRunner().invoke(app, arguments, env=environment)
 
 
-def test_uncommitted_code_is_checked_and_compared(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    identify(home)
+def test_uncommitted_code_is_checked_and_compared(home: Path, tmp_path: Path) -> None:
     repository = Repository(tmp_path / "kernels")
     repository.commit("first", probes.files())
     (path,) = (path for path in repository.path.rglob("*.py") if RIGHT in path.read_text())
@@ -99,9 +105,7 @@ def test_uncommitted_code_is_checked_and_compared(tmp_path: Path) -> None:
     assert attempt(repository, home, "probe", "--base", "nowhere").exit_code == 2
 
 
-def test_a_change_of_native_code_alone_leaves_the_other_variants_out(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    identify(home)
+def test_a_change_of_native_code_alone_leaves_the_other_variants_out(home: Path, tmp_path: Path) -> None:
     repository = Repository(tmp_path / "native")
     native = "csrc/probe/probe.cpp"
     files = {"warpwatch.toml": probes.TOML, "kernels/probe.py": probes.NATIVE_OPERATOR}
@@ -130,9 +134,7 @@ def test_changes_of_machine_code_are_told_by_kernel() -> None:
     assert len(describe_code_changes(base, base)) == 1
 
 
-def test_definitions_beside_the_checkout_measure_its_uncommitted_code(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    identify(home)
+def test_definitions_beside_the_checkout_measure_its_uncommitted_code(home: Path, tmp_path: Path) -> None:
     measured, beside = Repository(tmp_path / "measured"), tmp_path / "beside"
     measured.commit("first", defined.package())
     for name, content in defined.definitions().items():
@@ -149,9 +151,7 @@ def test_definitions_beside_the_checkout_measure_its_uncommitted_code(tmp_path: 
     assert attempt(measured, home, "--definitions", str(tmp_path / "nowhere")).exit_code == 2
 
 
-def test_an_uncommitted_program_is_checked_and_compared(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    identify(home)
+def test_an_uncommitted_program_is_checked_and_compared(home: Path, tmp_path: Path) -> None:
     repository = Repository(tmp_path / "programs")
     program = (
         "import json, os\n"
