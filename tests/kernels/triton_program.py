@@ -9,6 +9,7 @@ imported, so each of the two takes a process of its own.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -22,8 +23,13 @@ ARCHS = (80, 90, 100)
 
 
 def main(mode: str, *names: str) -> None:
+    # Collections find next to nothing, and look through torch, Triton and all types of a kernel each time.
+    gc.disable()
     if mode == "interpret":
         os.environ["TRITON_INTERPRET"] = "1"
+        from .triton_interpreter import speed_up
+
+        speed_up()
     for name in names:
         try:
             run(mode, name)
