@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from joserfc import jwt
@@ -107,10 +108,16 @@ class GithubApp:
         now = int(time.time())
         claims = {"iat": now - _CLOCK_SECONDS, "exp": now + _KEY_SECONDS, "iss": self._app_id}
         try:
-            return jwt.encode({"alg": "RS256"}, claims, RSAKey.import_key(self._key_file.read_bytes()))
+            return jwt.encode({"alg": "RS256"}, claims, _import_key(self._key_file.read_bytes()))
         except (OSError, ValueError, JoseError) as error:
             words = f"WARPWATCH_GITHUB_APP_KEY cannot be used: {type(error).__name__}"
             raise ForgeError(words, ForgeState.REFUSED, is_final=True) from None
+
+
+@lru_cache(maxsize=1)
+def _import_key(pem: bytes) -> RSAKey:
+    """The key of the app. Importing a key tests whether its factors are prime, which takes 0.1 s of a core."""
+    return RSAKey.import_key(pem)
 
 
 class GithubClient(ForgeClient):
