@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import psycopg
@@ -62,10 +63,15 @@ def pending(url: str) -> int:
     """How many migrations the database lacks; SchemaTooNewError when it has one that this version does not know."""
     database = Database(url)
     try:
-        with database.session() as session:
-            return _pending(session.connection())
+        return count_pending(database)
     finally:
         database.close()
+
+
+def count_pending(database: Database) -> int:
+    """As `pending`, on a connection that the caller has."""
+    with database.session() as session:
+        return _pending(session.connection())
 
 
 def require_current(url: str) -> None:
@@ -119,12 +125,17 @@ def _catalogue(url: str) -> set[str]:
 
 
 def _pending(connection: Connection) -> int:
-    scripts = ScriptDirectory.from_config(_configuration())
     current = MigrationContext.configure(connection).get_current_revision()
     try:
-        return len(list(scripts.iterate_revisions("head", current or "base")))
+        return len(list(_scripts().iterate_revisions("head", current or "base")))
     except (CommandError, RevisionError) as error:
         raise SchemaTooNewError from error
+
+
+@cache
+def _scripts() -> ScriptDirectory:
+    """All migrations, which are read once: Alembic runs every file of them for that."""
+    return ScriptDirectory.from_config(_configuration())
 
 
 def _configuration() -> Config:

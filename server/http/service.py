@@ -9,7 +9,7 @@ from fastapi import Depends, Query, Request
 
 from warpwatch.db.database import Database
 from warpwatch.db.errors import SchemaOutdatedError
-from warpwatch.db.migrate import pending
+from warpwatch.db.migrate import count_pending
 from warpwatch.db.reads.code import OperatorRow, RepositoryRow, find_operator, find_repository
 from warpwatch.db.reads.devices import DeviceRow, find_device
 from warpwatch.db.reads.lines import HistoryLine, read_line
@@ -30,7 +30,7 @@ def require_schema(request: Request) -> None:
     """Asked until it is right once: migrations only go forward."""
     state = request.app.state
     if not state.schema_is_current:
-        if pending(state.database.url):
+        if count_pending(state.database):
             raise SchemaOutdatedError
         state.schema_is_current = True
 
