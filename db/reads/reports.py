@@ -326,6 +326,27 @@ SELECT {_PATCH_COLUMNS}, row ->> 'reason' AS reason, row -> 'base_ns' AS base_ns
 _PATCH_STATUSES = f"SELECT row ->> 'status', count(*) {_OF_PATCH} AND jobs.kind = 'check' GROUP BY 1"
 
 
+# Planning a query that joins a dozen tables takes up to 20 ms, and most submissions have no row for most of these.
+_CONTENTS = """
+SELECT EXISTS (SELECT FROM jobs WHERE submission_id = :id AND kind = 'compare') AS has_comparisons,
+       EXISTS (SELECT FROM jobs
+               JOIN regressions ON regressions.operator_id = jobs.operator_id AND regressions.device_id = jobs.device_id
+               WHERE submission_id = :id AND kind = 'bench' AND direction <> 'broken'
+                 AND verdict IN ('confirmed', 'unsure')) AS has_changes,
+       EXISTS (SELECT FROM jobs JOIN patch_outcomes ON patch_outcomes.job_id = jobs.id
+               WHERE submission_id = :id) AS has_patch
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """Which parts a report may have: comparisons, changes of what it benched, results of a working tree."""
+
+    has_comparisons: bool
+    has_changes: bool
+    has_patch: bool
+
+
 def list_reported_series(session: Session, submission_id: int) -> list[ReportedSeries]:
     """What a submission measured, without what cannot run on its device."""
     sql = """
@@ -394,14 +415,19 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         return ChangeFact(cell=compared(JobSpec(), **columns), **own)
 
     parameters = {"id": submission_id, "limit": MAX_FACTS}
+    (contents,) = fetch(session, _Contents, _CONTENTS, id=submission_id)
     found.jobs.extend(fetch(session, job, _JOBS, **parameters))
-    found.faults.extend(fetch(session, fault, _FAULTS, **parameters))
-    found.pairs.extend(fetch(session, pair, _PAIRS, **parameters))
-    found.changes.extend(fetch(session, change, _CHANGES, **parameters))
-    found.faults.extend(fetch(session, fault, _PATCH_FAULTS, **parameters))
-    found.pairs.extend(fetch(session, pair, _PATCH_PAIRS, **parameters))
-    for status, count in session.execute(text(_PATCH_STATUSES), parameters):
-        found.results[status] = count
+    if found.results.keys() - {"ok", "unsupported"}:
+        found.faults.extend(fetch(session, fault, _FAULTS, **parameters))
+    if contents.has_comparisons:
+        found.pairs.extend(fetch(session, pair, _PAIRS, **parameters))
+    if contents.has_changes:
+        found.changes.extend(fetch(session, change, _CHANGES, **parameters))
+    if contents.has_patch:
+        found.faults.extend(fetch(session, fault, _PATCH_FAULTS, **parameters))
+        found.pairs.extend(fetch(session, pair, _PATCH_PAIRS, **parameters))
+        for status, count in session.execute(text(_PATCH_STATUSES), parameters):
+            found.results[status] = count
     return found
 
 
