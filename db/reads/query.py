@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, TextualSelect, text
 from sqlalchemy.orm import Session as Session
 
 from warpwatch.contract.measurement import METRICS
@@ -38,7 +39,7 @@ PRIMARY_METRIC = f"CASE device.kind WHEN 'cuda' THEN '{METRICS['cuda'][0]}' ELSE
 
 def fetch(session: Session, row: Callable[..., T], sql: str, **parameters: Any) -> list[T]:
     """Every row of a query whose column names are the field names of `row`; a column `spec` is read as JobSpec."""
-    result = session.execute(text(sql).columns(spec=StoredSpec()), parameters)
+    result = session.execute(_select(sql), parameters)
     names = tuple(result.keys())
     if names == _field_names(row):
         # Twice as fast as by name, which counts for a history of a thousand points.
@@ -46,6 +47,18 @@ def fetch(session: Session, row: Callable[..., T], sql: str, **parameters: Any) 
     return [row(**dict(zip(names, values, strict=True))) for values in result.all()]
 
 
+# SQLAlchemy looks for parameters in the text of every new statement, which takes as long as a small query.
+@lru_cache(maxsize=1024)
+def _text(sql: str) -> TextClause:
+    return text(sql)
+
+
+@lru_cache(maxsize=1024)
+def _select(sql: str) -> TextualSelect:
+    return _text(sql).columns(spec=StoredSpec())
+
+
+@lru_cache(maxsize=1024)
 def _field_names(row: object) -> tuple[str, ...]:
     return tuple(field.name for field in fields(row)) if is_dataclass(row) else ()
 
@@ -58,7 +71,7 @@ def fetch_one(session: Session, row: Callable[..., T], sql: str, **parameters: A
 
 def fetch_scalar(session: Session, sql: str, **parameters: Any) -> Any:
     """The first column of the first row of a query, or None."""
-    return session.execute(text(sql), parameters).scalar()
+    return session.execute(_text(sql), parameters).scalar()
 
 
 def fetch_page(session: Session, row: Callable[..., T], sql: str, limit: int, **parameters: Any) -> Page[T]:
