@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -35,19 +35,28 @@ Cells = Mapping[tuple[str, str], Any]
 
 def make_repository(path: Path, commits: int = 6, operators: tuple[str, ...] = ("square",)) -> list[str]:
     """A git repository whose commits each touch the operators; ids, oldest first."""
+    return write_commits(
+        path,
+        [
+            (f"Change {number}", {f"kernels/{name}.py": f"NUMBER = {number}\n" for name in operators})
+            for number in range(1, commits + 1)
+        ],
+    )
+
+
+def write_commits(path: Path, commits: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
+    """A git repository of the commits, each with its subject and the files that it writes; ids, oldest first."""
     path.mkdir(parents=True)
     run_git(path, "init", "--quiet", "--template=", "--initial-branch", "main")
     # All commits at once: `git commit` for each would start three processes each.
-    stream = "".join(_import_commit(f"Change {number}", operators) for number in range(1, commits + 1))
-    run_git(path, "fast-import", "--quiet", text=stream)
+    run_git(path, "fast-import", "--quiet", text="".join(_import_commit(*item) for item in commits))
     run_git(path, "reset", "--quiet", "--hard")
     return run_git(path, "rev-list", "--reverse", "main").split()
 
 
-def _import_commit(subject: str, operators: tuple[str, ...]) -> str:
+def _import_commit(subject: str, contents: Mapping[str, str]) -> str:
     """A commit as fast-import reads it, on top of the one before."""
-    text = f"SUBJECT = {subject!r}\n"
-    files = "".join(f"M 644 inline kernels/{name}.py\ndata {len(text)}\n{text}\n" for name in operators)
+    files = "".join(f"M 644 inline {name}\ndata {len(text)}\n{text}\n" for name, text in contents.items())
     when = f"{int(time.time())} +0000"
     return f"commit refs/heads/main\ncommitter Ann <ann@example.com> {when}\ndata {len(subject)}\n{subject}\n{files}\n"
 

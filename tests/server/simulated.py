@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from tests.builders import CASES, Lab, run_git
+from tests.builders import CASES, Lab, write_commits
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.server.judge import Judge
@@ -24,16 +24,9 @@ BASE_NS = 100_000.0
 
 def write_history(path: Path, changes: Mapping[int, str], commits: int = 40) -> list[str]:
     """A repository in which the commits named touch the file named, and all others the manual; ids, oldest first."""
-    (path / "kernels").mkdir(parents=True)
-    (path / "kernels" / "square.py").write_text("STATE = 0\n")
-    run_git(path, "init", "--quiet", "--initial-branch", "main")
-    shas = []
-    for number in range(commits):
-        (path / changes.get(number, "README.md")).write_text(f"STATE = {number}\n")
-        run_git(path, "add", "--all")
-        run_git(path, "commit", "--quiet", "--message", f"Change {number}")
-        shas.append(run_git(path, "rev-parse", "HEAD").strip())
-    return shas
+    history = [(f"Change {n}", {changes.get(n, "README.md"): f"STATE = {n}\n"}) for n in range(commits)]
+    history[0][1].setdefault("kernels/square.py", "STATE = 0\n")
+    return write_commits(path, history)
 
 
 @dataclass

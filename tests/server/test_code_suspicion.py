@@ -27,7 +27,6 @@ PYTHON, NATIVE, MANUAL = "kernels/square.py", "csrc/square/square.cpp", "README.
 def worker(client: TestClient, settings: Settings, database: Database, tmp_path: Path) -> Machine:
     """Commits 1 and 2 touch native code, 3 the manual and 4 the operator's file; v3 is native."""
     source = tmp_path / "history" / "kernels"
-    (source / "csrc" / "square").mkdir(parents=True)
     shas = write_history(source, {0: PYTHON, 1: NATIVE, 2: NATIVE, 3: MANUAL, 4: PYTHON}, 5)
     git.update_mirror(str(source), settings.home)
     return Machine(client, Lab(database, source, shas, tmp_path), Judge(settings, database), Truth())
