@@ -8,6 +8,7 @@ from warpwatch import telemetry
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
 from warpwatch.db.reads.judging import read_origin
+from warpwatch.db.reads.lines import read_followed
 from warpwatch.db.reaper import Reaper
 from warpwatch.db.regressions import mark_judged, unjudged_jobs
 from warpwatch.logs import JOB_ID
@@ -53,11 +54,13 @@ class Judge(Background):
             try:
                 with self._database.session() as session:
                     repository_id = read_origin(session, job.id).repository_id
-                # Verdicts are about branches, and a trial may have stored commits that no branch had before.
+                # Verdicts are about branches, and a trial may store commits that no branch had before.
                 follow_branches(self._database, self._settings, repository_id)
+                stored = self._stored_commits(repository_id)
                 with telemetry.span("judge", job.trace_parent, job_id=job.id):
                     interpreter.judge_job(self._database, mirrors, job, self._settings.trial_share)
-                follow_branches(self._database, self._settings, repository_id)
+                if self._stored_commits(repository_id) != stored:
+                    follow_branches(self._database, self._settings, repository_id)
                 close_changes(self._database, mirrors, job.operator_id, job.device_id)
             except EngineError:
                 raise
@@ -69,3 +72,9 @@ class Judge(Background):
             finally:
                 JOB_ID.set(None)
         return bool(jobs)
+
+    def _stored_commits(self, repository_id: int) -> list[int]:
+        """How many commits of a repository are stored, and the newest's id."""
+        with self._database.session() as session:
+            followed = read_followed(session, repository_id)
+        return followed.commits if followed is not None else []

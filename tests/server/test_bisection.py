@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
 from tests.builders import Lab
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
@@ -162,3 +163,17 @@ def test_a_cancelled_step_ends_the_search_until_a_person_has_it_tried_again(buil
     worker.client.post(f"/api/v1/jobs/{step['id']}/retry")
     worker.work()
     assert worker.found() == {("slower", 2, 3)}
+
+
+def test_commits_that_a_trial_brings_are_on_their_branch_at_once(build: Build) -> None:
+    worker = build(Truth(times={V1: {5: 1.30}}))
+    with worker.lab.database.session() as session:
+        session.execute(text("DELETE FROM commits WHERE ordinal BETWEEN 2 AND 7"))
+    worker.bench(0)
+    worker.bench(7)
+    worker.answer(worker.waiting()[0])
+    worker.judge.sweep()
+    with worker.lab.database.session() as session:
+        assert session.execute(text("SELECT count(*) FROM commits")).scalar_one() > 2
+        off = "SELECT count(*) FROM commits WHERE id NOT IN (SELECT commit_id FROM branch_commits)"
+        assert session.execute(text(off)).scalar_one() == 0
