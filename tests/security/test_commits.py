@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.conftest import Diary, Repository, processes_with
+from tests.worker.conftest import bare_templates as bare_templates
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.words import Status
 from warpwatch.project import ProjectError
@@ -19,6 +20,7 @@ from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.host import Host
 
+pytestmark = pytest.mark.usefixtures("bare_templates")
 CHILD = Path(__file__).with_name("commit_child.py")
 NATIVE = {"csrc/plain/plain.cpp": 'extern "C" int answer() { return 42; }'}
 TRY = """

@@ -23,7 +23,7 @@ from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 
 GIB = 2**30
-pytestmark = pytest.mark.usefixtures("no_leftovers")
+pytestmark = pytest.mark.usefixtures("no_leftovers", "bare_templates")
 
 
 @pytest.fixture
