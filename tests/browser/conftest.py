@@ -6,14 +6,14 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, expect
 
 from tests.browser.world import World, build, make_source
 from warpwatch.db import migrate, registry
@@ -134,13 +134,30 @@ class Visit:
 
     def watch(self) -> None:
         """Note errors of the console, failed requests and requests to anywhere else."""
-        self.page.on(
-            "console",
-            lambda one: self._note(f"console: {one.text} ({one.location['url']})") if one.type == "error" else None,
-        )
-        self.page.on("pageerror", lambda error: self._note(f"error: {error}"))
-        self.page.on("requestfailed", self._failed)
-        self.page.on("request", self._asked)
+        for event, handler in self._handlers().items():
+            self.page.on(event, handler)  # type: ignore[call-overload]
+
+    def leave(self) -> None:
+        """Empties the page, for the next one that is visited in it."""
+        self.page.evaluate("sessionStorage.clear()")
+        self.page.goto("about:blank")
+        for event, handler in self._handlers().items():
+            self.page.remove_listener(event, handler)
+
+    def _handlers(self) -> dict[str, Callable[[Any], None]]:
+        return {
+            "console": self._logged,
+            "pageerror": self._raised,
+            "requestfailed": self._failed,
+            "request": self._asked,
+        }
+
+    def _logged(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self._note(f"console: {message.text} ({message.location['url']})")
+
+    def _raised(self, error: Error) -> None:
+        self._note(f"error: {error}")
 
     def _note(self, text: str) -> None:
         if text.startswith(("console: htmx:afterRequest", "console: htmx:sendAbort", "console: htmx:sendError")):

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import BrowserContext, Page
 
 from tests.browser.conftest import Visit
 from tests.browser.operators import OPERATORS
@@ -101,18 +101,24 @@ def address(world: World, name: str) -> str:
     )
 
 
+@pytest.fixture(scope="module")
+def tab(shared_context: BrowserContext) -> Iterator[Page]:
+    """One for all pages: a new one starts a process and compiles every script anew, half of what a page costs."""
+    page = shared_context.new_page()
+    yield page
+    page.close()
+
+
 @pytest.fixture(scope="module", params=PAGES)
-def opened(
-    request: pytest.FixtureRequest, shared_context: BrowserContext, server: str, world: World
-) -> Iterator[Visit]:
+def opened(request: pytest.FixtureRequest, tab: Page, server: str, world: World) -> Iterator[Visit]:
     """One page on a phone, which all tests of it share; the last fails when anything on it complained or asked another
     host."""
-    visit = Visit(shared_context.new_page(), server)
+    visit = Visit(tab, server)
     visit.watch()
     visit.page.set_viewport_size({"width": 390, "height": 844})
     visit.open(address(world, request.param)).wait_for_load_state()
     yield visit
-    visit.page.close()
+    visit.leave()
     assert visit.faults == []
 
 
