@@ -35,6 +35,22 @@ imported = len(gc.get_objects()) - before
 verbs.check(request, lambda *_: None)
 print((len(gc.get_objects()) - before) / imported)
 """
+SENSITIVITY = """
+from kernels import attention
+from warpwatch.worker.harness.problem import CaseProblem
+from warpwatch.worker.harness.sensitivity import _no_import_of_dynamo, measure_sensitivity
+
+problem = CaseProblem(attention.operator, attention.operator.variants["v1"], attention.QUICK[-1], torch.device("cpu"))
+with problem.modes():
+    data = problem.data(7)
+    print(sorted(measure_sensitivity(problem, data, problem.oracle(data))) == sorted(problem.oracle(data)))
+print("torch._dynamo" in sys.modules, hasattr(sys.modules.get("torch._dynamo"), "disabled"))
+with _no_import_of_dynamo():
+    import torch._dynamo.config
+    print(torch._dynamo.config.recompile_limit > 0, torch._dynamo is sys.modules["torch._dynamo"])
+x = torch.ones(2, 4)
+print(torch.compile(lambda x: x.softmax(1), backend="eager", fullgraph=True)(x).equal(x / 4))
+"""
 
 
 def run(program: str) -> list[str]:
@@ -52,3 +68,7 @@ def test_measuring_imports_no_compiler() -> None:
 def test_collections_pass_over_what_a_variant_imported_late() -> None:
     (left,) = run(LATE_IMPORT)
     assert float(left) < 0.1
+
+
+def test_measuring_sensitivity_imports_no_compiler_and_leaves_it_as_it_is() -> None:
+    assert run(SENSITIVITY) == ["True", "False", "False", "True", "True", "True"]

@@ -14,8 +14,12 @@ This takes six more runs of the oracle, so it is measured only for results that 
 
 from __future__ import annotations
 
-from contextlib import suppress
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -32,6 +36,7 @@ _SMOOTH = (2.0, 8.0)
 _STEP, _STEP_F64 = 2.0**-24, 2.0**-40
 """The size of the noise: half the last bit of float32, in which results of every precision but f64 are summed. The
 oracle itself is no more exact than f64, so its noise is larger and what it moves is scaled down."""
+_DYNAMO = "torch._dynamo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,7 @@ def measure_sensitivity(problem: CaseProblem, data: CaseData, oracle: dict[str, 
 
 def disturbed_oracle(problem: CaseProblem, data: CaseData, seed: int) -> dict[str, Tensor]:
     """The oracle with rounding noise on every intermediate result."""
-    with RoundingNoise(_step(problem), seed):
-        return problem.oracle(data)
+    return _noisy_oracle(problem, data, _step(problem), seed)
 
 
 def moved_inputs(problem: CaseProblem, data: CaseData) -> list[CaseData]:
@@ -122,6 +126,58 @@ class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return value * (1 + self._step * (2.0 * signs - 1).to(value.dtype))
 
 
+def _noisy_oracle(problem: CaseProblem, data: CaseData, step: float, seed: int) -> dict[str, Tensor]:
+    with RoundingNoise(step, seed), _no_import_of_dynamo():
+        return problem.oracle(data)
+
+
+class _DynamoOnDemand(ModuleType):
+    """Stands in for torch._dynamo, and gives way to it as soon as more than `disable` is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__(_DYNAMO)
+        self.disabled: list[Any] = []
+
+    def disable(self, fn: Any = None, *args: Any, wrapping: bool = True, **options: Any) -> Any:
+        """torch asks so once for each function that no compiled code should trace."""
+        if wrapping:
+            return self._replace().disable(fn, *args, wrapping=wrapping, **options)
+        self.disabled.append(fn)
+        return fn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replace(), name)
+
+    def _replace(self) -> Any:
+        self.remove()
+        return importlib.import_module(_DYNAMO)
+
+    def remove(self) -> None:
+        if sys.modules.get(_DYNAMO) is self:
+            del sys.modules[_DYNAMO]
+        if vars(torch).get("_dynamo") is self:
+            del torch._dynamo
+
+
+@contextmanager
+def _no_import_of_dynamo() -> Iterator[None]:
+    """Decompositions are wrapped in torch._dynamo.disable at their first call. Importing it takes seconds, and nothing
+    is compiled here."""
+    if _DYNAMO in sys.modules:
+        yield
+        return
+    stand_in = _DynamoOnDemand()
+    sys.modules[_DYNAMO] = stand_in
+    torch._dynamo = stand_in
+    try:
+        yield
+    finally:
+        stand_in.remove()
+        # What is compiled later must not trace these functions: torch asks again.
+        for function in stand_in.disabled:
+            vars(function).pop("__dynamo_disable", None)
+
+
 def _shares_memory(func: OpOverload[..., Any]) -> bool:
     """Whether results of the operator are views, or arguments that it changed."""
     schema = func._schema
@@ -132,10 +188,8 @@ def _noise_scale(
     problem: CaseProblem, data: CaseData, oracle: dict[str, Tensor], step: float, seed: int
 ) -> dict[str, float]:
     """The norm of the terms behind every tensor, by one draw of noise in two sizes; elements that jump do not count."""
-    with RoundingNoise(step, seed):
-        small = problem.oracle(data)
-    with RoundingNoise(_LARGER * step, seed):
-        large = problem.oracle(data)
+    small = _noisy_oracle(problem, data, step, seed)
+    large = _noisy_oracle(problem, data, _LARGER * step, seed)
     scales = {}
     for name, tensor in oracle.items():
         if not tensor.dtype.is_floating_point or tensor.shape != large[name].shape:
