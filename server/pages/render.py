@@ -91,7 +91,7 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
     return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
 
 
-class CompiledPages(FileSystemBytecodeCache):
+class PageCache(FileSystemBytecodeCache):
     """Keeps compiled templates in a folder, as Python does with modules: compiling all takes a second of a core."""
 
     def dump_bytecode(self, bucket: Bucket) -> None:
@@ -106,7 +106,7 @@ class CompiledPages(FileSystemBytecodeCache):
 def environment() -> Environment:
     jinja = Environment(
         loader=FileSystemLoader(WEB / "templates"),
-        bytecode_cache=CompiledPages(str(WEB / "templates" / "__pycache__")),
+        bytecode_cache=PageCache(str(WEB / "templates" / "__pycache__")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

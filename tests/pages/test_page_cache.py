@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from jinja2 import DictLoader, Environment
 
-from warpwatch.server.pages.render import CompiledPages
+from warpwatch.server.pages.render import PageCache
 
 
 def render(folder: Path, source: str) -> str:
-    pages = Environment(loader=DictLoader({"page.html": source}), bytecode_cache=CompiledPages(str(folder)))
+    pages = Environment(loader=DictLoader({"page.html": source}), bytecode_cache=PageCache(str(folder)))
     return pages.get_template("page.html").render(number=2)
 
 
