@@ -10,7 +10,8 @@ LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header -
 # and two more, because half of the time they wait for children, servers and browsers. Browsers have one of these: their
 # event loop stays in it, and the service that all of them look at is seeded once.
 ALONE  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py) tests/worker/test_loop.py
-LONG   := $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) tests/server/test_openapi.py tests/test_adding_a_kernel.py tests/kernels
+LONG   := tests/security/test_ordinary_user.py $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) \
+          tests/server/test_openapi.py tests/test_adding_a_kernel.py tests/kernels
 OTHERS := tests/db tests/harness/test_*.py tests/pages tests/security tests/server/test_*.py tests/worker/test_*.py tests/test_*.py
 SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),$(wildcard $(OTHERS)))
 PYTEST := $(BIN)/pytest
