@@ -51,8 +51,8 @@ def test_a_history_gets_the_files_of_an_example(name: str, tmp_path: Path) -> No
     ]
     files = run_git(clone, "ls-tree", "--name-only", "measured").split()
     assert set(files) == {"kernels"} | {path.name for path in folder.iterdir() if path.name != "README.md"}
-    assert run_git(clone, "show", "measured:kernels/square.py") == "# Change 3\n"
+    assert run_git(clone, "show", "measured:kernels/square.py") == "NUMBER = 3\n"
     (program,) = parse_project(run_git(clone, "show", "measured:warpwatch.toml")).programs
     assert program.format == name
-    assert (clone / "kernels" / "square.py").read_text() == "# Change 3\n", "the clone itself stays as it was"
+    assert (clone / "kernels" / "square.py").read_text() == "NUMBER = 3\n", "the clone itself stays as it was"
     assert run_git(clone, "status", "--porcelain") == ""

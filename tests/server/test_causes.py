@@ -84,11 +84,11 @@ def test_sources_that_differ(client: TestClient, database: Database, settings: S
         ("added", "b"),
         ("file", "kernels/square.py"),
         ("hunk", "@@ -1 +1 @@"),
-        ("removed", "# Change 1"),
-        ("added", "# Touch it"),
+        ("removed", "NUMBER = 1"),
+        ("added", "SUBJECT = 'Touch it'"),
     ]
     page = client.get(f"/regressions/{number}").text
-    assert '<div class="removed"><span class="quiet">removed: </span># Change 1</div>' in page
+    assert '<div class="removed"><span class="quiet">removed: </span>NUMBER = 1</div>' in page
     other = plant(lab, 2, 3, 1.3, operator="cube")
     assert "No source file of cube changed" in client.get(f"/regressions/{other}").text
 

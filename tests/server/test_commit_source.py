@@ -45,7 +45,7 @@ def test_a_commit_has_its_message_and_its_diff(client: TestClient, fetched: Lab)
     part = client.get(f"/commits/{fetched.shas[1]}/source", params={"repository": "kernels"}).text
     assert "The halo was read twice." in part
     assert "<script>" not in part
-    assert '<div class="removed"><span class="quiet">removed: </span># Change 1</div>' in part
+    assert '<div class="removed"><span class="quiet">removed: </span>NUMBER = 1</div>' in part
     assert (
         f'hx-get="/commits/{fetched.shas[1]}/source?repository=kernels"'
         in client.get(f"/commits/{fetched.shas[1]}").text

@@ -150,7 +150,7 @@ def test_readiness_names_what_is_not_ready(
     app = create_app(settings, database, judge=False)
     with TestClient(app, base_url="http://127.0.0.1") as client:
         assert client.get("/readyz").status_code == 200
-        monkeypatch.setattr("warpwatch.server.http.service.pending", lambda url: 2)
+        monkeypatch.setattr("warpwatch.server.http.service.count_pending", lambda database: 2)
         answer = client.get("/readyz")
         assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (503, ["schema"])
         assert client.get("/healthz").status_code == 200
