@@ -38,6 +38,13 @@ class Profiler(profile):
         finally:
             torch.__dict__["__getattr__"] = find
 
+    def raw_events(self) -> list[Any]:
+        """What was recorded, as torch got it and in no order."""
+        assert self.profiler is not None
+        results = self.profiler.kineto_results
+        assert results is not None
+        return list(results.events())
+
 
 def peak_bytes(call: Callable[[], Any], device: torch.device) -> int:
     """Bytes on `device` that torch's allocators hold at most during a call, above what they held before it. Results
@@ -47,11 +54,8 @@ def peak_bytes(call: Callable[[], Any], device: torch.device) -> int:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     del result
-    assert recorded.profiler is not None
-    results = recorded.profiler.kineto_results
-    assert results is not None
     kind = DeviceType.CUDA if device.type == "cuda" else DeviceType.CPU
-    events = [event for event in results.events() if event.name() == _MEMORY and event.device_type() == kind]
+    events = [event for event in recorded.raw_events() if event.name() == _MEMORY and event.device_type() == kind]
     held = most = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         held += event.nbytes()

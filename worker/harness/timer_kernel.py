@@ -102,12 +102,9 @@ def _record(run: Callable[[], Any]) -> list[_Span]:
     with Profiler(activities=[ProfilerActivity.CUDA]) as recorded:
         run()
         torch.cuda.synchronize()
-    assert recorded.profiler is not None
-    results = recorded.profiler.kineto_results
-    assert results is not None
     spans = [
         _Span(event.start_ns(), event.start_ns() + event.duration_ns(), event.device_resource_id())
-        for event in results.events()
+        for event in recorded.raw_events()
         if event.device_type() == DeviceType.CUDA
         and not event.is_user_annotation()
         and not event.name().startswith(_NO_WORK)
