@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import socket
 import statistics
-import tempfile
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.own_service import empty_database, wait_for_worker
 from warpwatch import git
 from warpwatch.cli.client import Client
-from warpwatch.cli.services import running_database, running_services
+from warpwatch.cli.services import running_services
 from warpwatch.contract.spec import JobSpec
-from warpwatch.db import migrate, queue, registry, submissions
+from warpwatch.db import queue, registry, submissions
 from warpwatch.db.database import Database
-from warpwatch.settings import load_settings
 
 ROOT = Path(__file__).parent.parent
 
@@ -90,24 +90,16 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=10)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ww") as home, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
-        os.environ |= {"WARPWATCH_HOME": home, "WARPWATCH_PORT": str(port)}
-        settings = load_settings()
-        with running_database(settings) as url:
-            migrate.upgrade(url)
-            taken = sorted(asyncio.run(pick_ups(url, arguments.jobs)))
-            p50, p99 = statistics.median(taken), taken[int(0.99 * (len(taken) - 1))]
-            print(f"queue pick-up, {len(taken)} jobs: p50 {p50:.1f} ms, p99 {p99:.1f} ms, worst {taken[-1]:.0f} ms")
-            with running_services(settings, url, ["cpu"]):
-                client = Client(settings.server_url)
-                while not any(worker["state"] == "alive" for worker in client.get("/workers")["items"]):
-                    time.sleep(0.2)
-                seconds = first_results(client, arguments.repeats)
-        spread = f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} … {max(seconds):.2f})"
-        print(f"submission to result, warm, {len(seconds)} times: median {spread}")
+    with empty_database() as (settings, url):
+        taken = sorted(asyncio.run(pick_ups(url, arguments.jobs)))
+        p50, p99 = statistics.median(taken), taken[int(0.99 * (len(taken) - 1))]
+        print(f"queue pick-up, {len(taken)} jobs: p50 {p50:.1f} ms, p99 {p99:.1f} ms, worst {taken[-1]:.0f} ms")
+        with running_services(settings, url, ["cpu"]):
+            client = Client(settings.server_url)
+            wait_for_worker(client)
+            seconds = first_results(client, arguments.repeats)
+    spread = f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} … {max(seconds):.2f})"
+    print(f"submission to result, warm, {len(seconds)} times: median {spread}")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,8 @@ the worker up, four things are timed from the request on:
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 import subprocess
-import tempfile
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,10 +24,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.own_service import empty_database, wait_for_worker
 from warpwatch.cli.client import Client
-from warpwatch.cli.services import running_database, running_services
-from warpwatch.db import migrate
-from warpwatch.settings import load_settings
+from warpwatch.cli.services import running_services
 from warpwatch.worker.devices import choose_device
 
 NAME = "powers"
@@ -189,6 +188,7 @@ def measure(service: Service, repository: Repository) -> None:
 
     busy = [service.submit(sha, seed=1, budget_ms=4000, kinds=["bench"]) for sha in shas[:2]]
     service.seconds_until(time.monotonic(), lambda: any(job["state"] == "running" for job in service.jobs(busy[0])))
+    # Early in its first results, which then have to make room.
     time.sleep(2)
     begin = time.monotonic()
     number = service.submit(shas[2], seed=2, priority=URGENT)
@@ -226,22 +226,15 @@ def main() -> None:
     arguments = parser.parse_args()
     device = choose_device(arguments.device)
     kind = device.partition(":")[0]
-    with tempfile.TemporaryDirectory(prefix="ww") as home, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
-        os.environ |= {"WARPWATCH_HOME": home, "WARPWATCH_PORT": str(port)}
-        settings = load_settings()
-        repository = Repository(Path(home) / "source", kind)
-        with running_database(settings) as url:
-            migrate.upgrade(url)
-            with running_services(settings, url, [device]):
-                client = Client(settings.server_url)
-                while not any(worker["state"] == "alive" for worker in client.get("/workers")["items"]):
-                    time.sleep(0.2)
-                client.post("/repositories", {"name": NAME, "url": str(Path(home) / "source")})
-                (name,) = {item["key"] for item in client.get("/devices")["items"]}
-                measure(Service(client, name, arguments.limit), repository)
+    with empty_database() as (settings, url):
+        source = settings.home / "source"
+        repository = Repository(source, kind)
+        with running_services(settings, url, [device]):
+            client = Client(settings.server_url)
+            wait_for_worker(client)
+            client.post("/repositories", {"name": NAME, "url": str(source)})
+            (name,) = {item["key"] for item in client.get("/devices")["items"]}
+            measure(Service(client, name, arguments.limit), repository)
 
 
 if __name__ == "__main__":
