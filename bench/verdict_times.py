@@ -182,9 +182,11 @@ def measure(service: Service, repository: Repository) -> None:
     wait_idle(service)
 
     number = service.submit(pushed, base="parent", kinds=["compare"])
-    service.seconds_until(time.monotonic(), lambda: service.has_ended(number))
+    waited = service.seconds_until(time.monotonic(), lambda: service.has_ended(number))
     (job,) = service.jobs(number)
-    print(f"comparison of all pairs: {job['state']}, {_lasted(job):.1f} s: {_describe_times(service, job)}", flush=True)
+    if job["finished_at"] is not None:
+        waited = f"{_lasted(job):.1f} s: {_describe_times(service, job)}"
+    print(f"comparison of all pairs: {job['state']}, {waited}", flush=True)
 
     busy = [service.submit(sha, seed=1, budget_ms=4000, kinds=["bench"]) for sha in shas[:2]]
     service.seconds_until(time.monotonic(), lambda: any(job["state"] == "running" for job in service.jobs(busy[0])))
