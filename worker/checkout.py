@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +28,7 @@ from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.host import THREADS, Host, greeted
 from warpwatch.worker.mirrors import project_of, trusted_mirror
 from warpwatch.worker.package_build import PackageBuildError, build_package
+from warpwatch.worker.peaks import read_peaks, store_peaks
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer
 from warpwatch.worker.toolchains import Toolchain
@@ -96,14 +95,28 @@ class Checkout:
         self._cache = cache_of(host.home, self.trees.content, installed, host.kind, __version__)
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
-        """One request to the child; on ChildFailure or Stopped the child is gone, and the next request gets a fresh
-        one."""
+        """One request to the child; after ChildFailure or Stopped the next request gets a fresh one."""
+        self.send(verb, reporter, **fields)
+        return self.answer(kind, seconds, reporter)
+
+    def send(self, verb: str, reporter: Reporter, **fields: Any) -> None:
+        """Sends one request, whose `answer` must be taken before the next; raises like `ask`."""
         child = self._living(reporter)
         variant = fields.get("variant")
         if variant is not None:
             self._ran.add(variant)
         try:
-            return child.ask(kind, verb, seconds, reporter, **fields)
+            child.send(verb, **fields)
+        except (ChildFailure, Stopped):
+            self.drop_child()
+            raise
+
+    def answer(self, kind: type[T], seconds: float, reporter: Reporter) -> T:
+        """The reply to what was sent; raises like `ask`."""
+        child = self._child
+        assert child is not None
+        try:
+            return child.answer(kind, seconds, reporter)
         except (ChildFailure, Stopped):
             self.drop_child()
             raise
@@ -445,9 +458,7 @@ class Tools:
         return self._peaks(checkout.environment(reporter), reporter, checkout)
 
     def _peaks(self, environment: Environment, reporter: Reporter, child: Child | Checkout) -> dict[str, float] | None:
-        path = self.host.home / "peaks" / f"{environment.key}.json"
-        peaks = _read_peaks(path)
-        if peaks is not None:
+        if (peaks := read_peaks(self.host.home, environment.key)) is not None:
             return peaks
         reporter.log("measuring the ceilings of this device")
         try:
@@ -457,10 +468,7 @@ class Tools:
         if reply.status is not Status.OK:
             reporter.log(f"the ceilings could not be measured: {reply.message}")
             return None
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(reply.peaks))
-        partial.replace(path)
+        store_peaks(self.host.home, environment.key, reply.peaks)
         return reply.peaks
 
     def close(self) -> None:
@@ -490,10 +498,3 @@ class Tools:
 
 def _with_entry(catalogue: Catalogue, operator: str) -> tuple[Catalogue, OperatorEntry | None]:
     return catalogue, next((entry for entry in catalogue.operators if entry.name == operator), None)
-
-
-def _read_peaks(path: Path) -> dict[str, float] | None:
-    try:
-        return {str(name): float(value) for name, value in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError):
-        return None

@@ -220,12 +220,6 @@ class Child:
             raise CannotRunError(str(greeting.get("message", "the harness did not start")))
         self._has_greeted = True
 
-    def request(self, verb: str, seconds: float, reporter: Reporter, **fields: Any) -> dict[str, Any]:
-        """The child's reply to one request as plain JSON; ChildFailure when none comes within `seconds`, Stopped when
-        asked to stop."""
-        self.send(verb, **fields)
-        return self.receive(seconds, reporter)
-
     def send(self, verb: str, **fields: Any) -> None:
         """Sends one request. `receive` must take its reply before the next."""
         self._requests += 1
@@ -236,7 +230,8 @@ class Child:
         self._send(Request(self._requests, verb, **fields))
 
     def receive(self, seconds: float, reporter: Reporter) -> dict[str, Any]:
-        """The reply to what was sent; raises like `request`."""
+        """The reply to what was sent as plain JSON; ChildFailure when none comes within `seconds`, Stopped when told
+        to stop."""
         self._reporter = reporter
         begin = time.monotonic()
         deadline = begin + seconds
@@ -284,8 +279,13 @@ class Child:
             self._process.stdin.write((json.dumps(to_json(request)) + "\n").encode())
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
-        """As `request`, with the reply as a dataclass; ChildFailure when it is not one."""
-        reply = self.request(verb, seconds, reporter, **fields)
+        """The child's reply to one request; raises like `answer`."""
+        self.send(verb, **fields)
+        return self.answer(kind, seconds, reporter)
+
+    def answer(self, kind: type[T], seconds: float, reporter: Reporter) -> T:
+        """As `receive`, with the reply as a dataclass; ChildFailure when it is not one."""
+        reply = self.receive(seconds, reporter)
         try:
             return from_json(kind, reply)
         except ValueError as error:

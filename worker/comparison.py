@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import METRICS, PROTOCOL
-from warpwatch.contract.messages import SampleReply
+from warpwatch.contract.messages import GraphPlan, SampleReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import ROUNDS, WAITS, StopRule, judge_controls
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
@@ -58,7 +59,7 @@ def compare(
         expect_one_interpreter(base_checkout.environment(reporter), head_checkout.environment(reporter))
     environment = head_checkout.environment_of(request.operator, reporter)
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
-    expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter)
+    expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter, head_checkout.host.last_look)
     limits = TimeLimits(outcome.peaks, head_checkout.host.kind)
     load_at_once((base_checkout, head_checkout), request.operator, reporter)
     base = ComparedSide("base", base_checkout, request, reporter, traces, limits)
@@ -132,31 +133,44 @@ class ComparedSide:
 
     def ask(self, verb: str, variant: str, case: str, budget_ns: int, rounds: int, wait: float = 0.0) -> SampleReply:
         """One step of the interleaved measurement; when the child fails, a reply with that status."""
+        return self.send(verb, variant, case, budget_ns, rounds, wait)()
+
+    def send(
+        self,
+        verb: str,
+        variant: str,
+        case: str,
+        budget_ns: int,
+        rounds: int,
+        wait: float = 0.0,
+        plan: GraphPlan | None = None,
+    ) -> Callable[[], SampleReply]:
+        """Begins a step; what it returns waits for its reply, which the next step needs."""
         if variant in self._trouble:
-            return SampleReply(*self._trouble[variant])
-        seconds = self.checkout.host.settings.case_timeout_seconds + budget_ns / 1e9
+            return partial(SampleReply, *self._trouble[variant])
+        fields = {"operator": self._request.operator, "variant": variant, "case": case, "budget_ns": budget_ns}
+        fields |= {"seed": self._request.spec.seed, "rounds": rounds, "wait": wait, "plan": plan}
         begin = time.monotonic()
         try:
-            reply = self.checkout.ask(
-                SampleReply,
-                verb,
-                seconds,
-                self._reporter,
-                operator=self._request.operator,
-                variant=variant,
-                case=case,
-                seed=self._request.spec.seed,
-                budget_ns=budget_ns,
-                rounds=rounds,
-                wait=wait,
-            )
-            if verb == "sample" and reply.status is Status.OK and not reply.samples_ns:
-                return SampleReply(Status.CRASHED, "the harness took no samples")
-            return self._bounded(reply, case, time.monotonic() - begin)
+            self.checkout.send(verb, self._reporter, **fields)
         except ChildFailure as failure:
-            # The other side continues, and an endless loop must not cost a time-out per case.
-            self._trouble[variant] = (Status.SKIPPED, f"{variant} {failure.status.replace('_', ' ')} before, on {case}")
-            return SampleReply(failure.status, failure.message)
+            return partial(self._failed, variant, case, failure)
+        return partial(self._receive, verb, variant, case, budget_ns, begin)
+
+    def _receive(self, verb: str, variant: str, case: str, budget_ns: int, begin: float) -> SampleReply:
+        seconds = self.checkout.host.settings.case_timeout_seconds + budget_ns / 1e9
+        try:
+            reply = self.checkout.answer(SampleReply, seconds, self._reporter)
+        except ChildFailure as failure:
+            return self._failed(variant, case, failure)
+        if verb == "sample" and reply.status is Status.OK and not reply.samples_ns:
+            return SampleReply(Status.CRASHED, "the harness took no samples")
+        return self._bounded(reply, case, time.monotonic() - begin)
+
+    def _failed(self, variant: str, case: str, failure: ChildFailure) -> SampleReply:
+        # The other side continues, and an endless loop must not cost a time-out per case.
+        self._trouble[variant] = (Status.SKIPPED, f"{variant} {failure.status.replace('_', ' ')} before, on {case}")
+        return SampleReply(failure.status, failure.message)
 
     def _bounded(self, reply: SampleReply, case: str, elapsed_seconds: float) -> SampleReply:
         """The reply, or a refusal of times that no device can show."""
@@ -177,6 +191,8 @@ class _Rounds:
     def __init__(self, request: JobRequest, base: ComparedSide, head: ComparedSide, reporter: BoundedReporter) -> None:
         self._base = base
         self._head = head
+        self._sides = {side.name: side for side in (base, head)}
+        self._plans: dict[tuple[str, str, str], GraphPlan] = {}
         self._reporter = reporter
         self._rounds = planned_rounds(request.spec)
         self._started = 0
@@ -251,21 +267,23 @@ class _Rounds:
 
     def _round(self, comparison: Comparison, index: int) -> Comparison:
         """One more round of a pair; the first failure ends the comparison."""
+        kind = self._base.checkout.host.kind
+        turns = [self._sides[name] for name in turns_of(index, kind)]
         metrics: dict[str, str] = {}
+        for side, reply in self._prepare(comparison, turns[:2]):
+            if reply.status is not Status.OK:
+                return self._end_failed(comparison, side, reply)
+            metrics[side.name] = reply.metric or comparison.metric
+        if metrics["base"] != metrics["head"]:
+            message = f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
+            return self._end(comparison, Status.UNSUPPORTED, message)
         samples: dict[str, list[float]] = {"base": [], "head": [], "waited": []}
-        for verb, side, wait in self._steps(index):
+        for verb, side, wait in self._steps(turns, WAITS[kind]):
             reply = side.ask(verb, comparison.variant, comparison.case, self._budget_ns, self._rounds, wait)
             if reply.status is not Status.OK:
-                reason = Reason.BASE_FAILED if side is self._base else None
-                return self._end(comparison, reply.status, f"{side.name}: {reply.message}", reason)
-            if verb == "prepare":
-                metrics[side.name] = reply.metric or comparison.metric
-            if len(set(metrics.values())) > 1:
-                message = f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
-                return self._end(comparison, Status.UNSUPPORTED, message)
+                return self._end_failed(comparison, side, reply)
             if verb == "sample":
-                name = "waited" if wait else side.name
-                samples[name].append(typical(reply.samples_ns, side.checkout.host.kind))
+                samples["waited" if wait else side.name].append(typical(reply.samples_ns, kind))
         base_ns, head_ns = middle(samples["base"], samples["head"])
         first, second = samples["base"][::2], samples["base"][1::2]
         return replace(
@@ -277,23 +295,38 @@ class _Rounds:
             waited=[*comparison.waited, middle_ratio(second, samples["waited"])],
         )
 
-    def _steps(self, index: int) -> list[tuple[str, ComparedSide, float]]:
-        """(verb, side, wait): prepare both, sample in turn, finish both. `finish` verifies what was computed while it
-        was timed.
+    def _prepare(self, comparison: Comparison, sides: list[ComparedSide]) -> Iterator[tuple[ComparedSide, SampleReply]]:
+        """Prepares both sides; in the first round one after the other, because each times a call for its plan. With
+        the plans both prepare at once, which half of them spend on replays until the clocks have settled."""
+        variant, case = comparison.variant, comparison.case
+        plans = [self._plans.get((side.name, variant, case)) for side in sides]
+        if all(plans):
+            sent = [
+                side.send("prepare", variant, case, self._budget_ns, self._rounds, plan=plan)
+                for side, plan in zip(sides, plans, strict=True)
+            ]
+            # Both replies are taken, whatever the first one says.
+            yield from zip(sides, [receive() for receive in sent], strict=True)
+            return
+        for side in sides:
+            reply = side.ask("prepare", variant, case, self._budget_ns, self._rounds)
+            if reply.plan is not None:
+                self._plans[side.name, variant, case] = reply.plan
+            yield side, reply
+
+    def _steps(self, turns: list[ComparedSide], wait: float) -> list[tuple[str, ComparedSide, float]]:
+        """(verb, side, wait): sample in turn, finish both. `finish` verifies what was computed while it was timed.
 
         After each A B B A the base is sampled once more with a wait, as a control: a fifth of all slices.
         """
-        sides, kind = {"base": self._base, "head": self._head}, self._base.checkout.host.kind
-        turns = [sides[name] for name in turns_of(index, kind)]
-        both = turns[:2]
         sampled = [("sample", side, 0.0) for side in turns]
         for end in range(len(sampled), 0, -4):
-            sampled.insert(end, ("sample", self._base, WAITS[kind]))
-        return [
-            *(("prepare", side, 0.0) for side in both),
-            *sampled,
-            *(("finish", side, 0.0) for side in both),
-        ]
+            sampled.insert(end, ("sample", self._base, wait))
+        return [*sampled, *(("finish", side, 0.0) for side in turns[:2])]
+
+    def _end_failed(self, comparison: Comparison, side: ComparedSide, reply: SampleReply) -> Comparison:
+        reason = Reason.BASE_FAILED if side is self._base else None
+        return self._end(comparison, reply.status, f"{side.name}: {reply.message}", reason)
 
     def _end(self, comparison: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:
         """The comparison without its rounds; a child that still runs frees what `prepare` allocated."""

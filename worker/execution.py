@@ -186,12 +186,12 @@ class _Job:
         self._kept: dict[tuple[str, str], Finding] = {}
 
     def run(self) -> Outcome:
-        request, reporter = self._request, self._reporter
+        request, reporter, host = self._request, self._reporter, self._checkout.host
         self._checkout.sanitize(None)
         environment = self._checkout.environment_of(request.operator, reporter)
         outcome = Outcome(environment, self._tools.peaks(self._checkout, reporter))
         if request.kind == "bench":
-            expect_healthy(self._checkout, self._checkout.host.device, outcome.peaks, reporter)
+            expect_healthy(self._checkout, host.device, outcome.peaks, reporter, host.last_look)
         if self._checkout.build_failure is not None:
             message, fault = self._checkout.build_failure, self._checkout.build_fault
             return replace(outcome, findings=known_findings(request, Status.BUILD_FAILED, message, fault))

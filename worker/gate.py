@@ -1,12 +1,15 @@
 """Starts a measurement only on a device that is fit for it.
 
 An unfit GPU gives numbers that look like a regression. So the job waits up to a minute and then goes back into the
-queue with the reason. Its attempts bound how often.
+queue with the reason. Its attempts bound how often. A look takes two seconds in which the device must rest, so one
+counts for the jobs of the next half minute too: what may begin between two of them may begin during one of them.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from warpwatch.contract.messages import CanaryReply
@@ -19,6 +22,8 @@ CANARY_SECONDS = 60.0
 WAIT_SECONDS = 60.0
 """How long a device may take to cool down, or a neighbour to finish."""
 PAUSE_SECONDS = 5.0
+LOOK_SECONDS = 30.0
+"""For so long after a look the device counts as fit."""
 LEAST_SHARE = 0.9
 """Part of its measured ceilings that a device must reach."""
 _TICK_SECONDS = 0.2
@@ -30,15 +35,25 @@ class Requester(Protocol):
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter) -> T: ...
 
 
-def expect_healthy(checkout: Requester, device: str, peaks: dict[str, float] | None, reporter: Reporter) -> None:
-    """Returns once the device is fit, a CPU at once. Raises UnhealthyError when it is not within a minute, Stopped
-    when the reporter asks to stop."""
-    if device.partition(":")[0] == "cpu":
+@dataclass(slots=True)
+class LastLook:
+    """When the device was found fit last, by time.monotonic()."""
+
+    found_fit: float = -math.inf
+
+
+def expect_healthy(
+    checkout: Requester, device: str, peaks: dict[str, float] | None, reporter: Reporter, last: LastLook
+) -> None:
+    """Returns once the device is fit, at once on a CPU and soon after the `last` look. Raises UnhealthyError when it is
+    not within a minute, Stopped when the reporter asks to stop."""
+    if device.partition(":")[0] == "cpu" or time.monotonic() - last.found_fit < LOOK_SECONDS:
         return
     end = time.monotonic() + WAIT_SECONDS
     while True:
         troubles = _troubles(checkout, peaks, reporter)
         if not troubles:
+            last.found_fit = time.monotonic()
             return
         message = f"{device} is not fit to be measured on: {'; '.join(troubles)}"
         if time.monotonic() >= end:

@@ -13,6 +13,7 @@ from warpwatch.contract.activities import Stopwatch
 from warpwatch.settings import Settings
 from warpwatch.worker import bytecode, sandbox
 from warpwatch.worker.child import BOOTSTRAP, Child, ChildSpec, find_interpreter
+from warpwatch.worker.gate import LastLook
 from warpwatch.worker.images import ContainerImage, open_image
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 
@@ -23,8 +24,8 @@ THREADS = 0
 @dataclass(frozen=True, slots=True)
 class Host:
     """What a worker measures with: one device ("cpu", "cuda:0"), the limits of `settings`, folders that children must
-    not see, the control group in which children get theirs, what the current job spends its time on, and the container
-    image in which children run, None for the host's own files."""
+    not see, the control group in which children get theirs, what the current job spends its time on, the container
+    image in which children run, None for the host's own files, and when the device was found fit last."""
 
     settings: Settings
     device: str
@@ -33,6 +34,7 @@ class Host:
     group: Path | None = None
     stopwatch: Stopwatch = field(default_factory=lambda: Stopwatch(telemetry.step), compare=False)
     image: ContainerImage | None = None
+    last_look: LastLook = field(default_factory=LastLook, compare=False)
 
     @property
     def kind(self) -> str:

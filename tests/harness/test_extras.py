@@ -9,6 +9,7 @@ from tests.harness.child import Harness
 from warpwatch.contract.messages import BenchReply, CheckReply, SampleReply
 from warpwatch.contract.words import Status
 from warpwatch.worker.harness import instructions
+from warpwatch.worker.harness.cycles import between
 from warpwatch.worker.harness.extras import empty_ns
 from warpwatch.worker.harness.health import Load
 from warpwatch.worker.harness.instructions import Events, NotCountedError, count_calls
@@ -107,9 +108,6 @@ def test_sets_leave_the_l2_behind_unless_calls_are_slow(set_bytes: int, call_ns:
 
 
 def test_cycles_are_those_of_multiprocessors_that_were_seen_twice() -> None:
-    pytest.importorskip("triton")
-    from warpwatch.worker.harness.cycles import between
-
     before = torch.tensor([[100, 50], [0, 0], [7, 60], [10, 40], [900, 10]])
     after = torch.tensor([[2100, 1050], [5000, 1060], [0, 0], [2010, 1040], [2901, 1010]])
     assert between(before, after) == (2000.0, 2.0)

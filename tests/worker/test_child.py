@@ -41,7 +41,8 @@ def start(root: Path, reporter: Diary, hidden: tuple[Path, ...] = (), bootstrap:
 
 
 def ask(child: Child, reporter: Diary, variant: str, seconds: float = 20, **fields: object) -> dict[str, object]:
-    return child.request("check", seconds, reporter, variant=variant, **fields)
+    child.send("check", variant=variant, **fields)
+    return child.receive(seconds, reporter)
 
 
 def test_answers(child: Child, diary: Diary) -> None:
@@ -134,7 +135,8 @@ def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
                 print(text, flush=True)
         child = start(Path({str(tmp_path)!r}), Told())
         print(child.pid, flush=True)
-        child.request("check", 100, Told(), variant="loop")
+        child.send("check", variant="loop")
+        child.receive(100, Told())
     """)
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from tests.worker.conftest import Diary
 from tests.worker.test_comparison import PAIR, REQUEST
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.messages import SampleReply
+from warpwatch.contract.messages import GraphPlan, SampleReply
 from warpwatch.contract.outcome import Comparison
 from warpwatch.contract.rounds import CONFIRMED, WAITS, StopRule, judge_controls
 from warpwatch.contract.words import Reason, Status
@@ -87,10 +88,33 @@ class Side:
         self.checkout = SimpleNamespace(host=SimpleNamespace(kind=kind), running=False)
         self.asked: list[tuple[str, float]] = []
 
-    def ask(self, verb: str, _variant: str, _case: str, _budget: int, _rounds: int, wait: float) -> SampleReply:
+    def ask(self, verb: str, _variant: str, _case: str, _budget: int, _rounds: int, wait: float = 0.0) -> SampleReply:
         self.asked.append((verb, wait))
         self.ns *= 1 + self.drift
         return SampleReply(Status.OK, "", [self.ns * (1 + wait * self.waits)], "graph")
+
+
+class PlannedSide(Side):
+    """A side that reports what it plans; `diary` gets what both do, in order."""
+
+    def __init__(self, name: str, diary: list[str], plan: GraphPlan | None, failing: Status | None = None) -> None:
+        super().__init__(name, "cuda", 100.0)
+        self._diary, self._plan, self._failing = diary, plan, failing
+
+    def ask(self, verb: str, variant: str, case: str, budget: int, rounds: int, wait: float = 0.0) -> SampleReply:
+        if verb != "sample":
+            self._diary.append(f"{self.name} {verb}")
+        return replace(super().ask(verb, variant, case, budget, rounds, wait), plan=self._plan)
+
+    def send(self, verb: str, *names: Any, plan: GraphPlan | None) -> Callable[[], SampleReply]:
+        assert plan == self._plan
+        self._diary.append(f"{self.name} begins to {verb}")
+
+        def receive() -> SampleReply:
+            self._diary.append(f"{self.name} is ready")
+            return SampleReply(self._failing or Status.OK, "no room", metric="graph")
+
+        return receive
 
 
 def compare(base: Side, head: Side, rounds: int = 3, stop: StopRule | None = None) -> tuple[Comparison, _Rounds]:
@@ -114,6 +138,38 @@ def test_every_round_measures_the_base_with_a_wait(kind: str) -> None:
     slices = [wait for verb, wait in (*base.asked, *head.asked) if verb == "sample"]
     assert 0 < sum(wait > 0 for wait in slices) / len(slices) <= 0.3
     assert from_json(Comparison, to_json(comparison)) == comparison
+
+
+def test_both_sides_prepare_at_once_by_the_plans_of_the_first_round() -> None:
+    diary: list[str] = []
+    sides = [
+        PlannedSide(name, diary, GraphPlan(*plan)) for name, plan in (("base", (8, 6, 16, 2)), ("head", (8, 6, 8, 4)))
+    ]
+    compare(sides[0], sides[1], rounds=2)
+    first, second = ["base", "head"], ["head", "base"]
+    assert diary == [
+        *(f"{name} {verb}" for verb in ("prepare", "finish") for name in first),
+        *(f"{name} begins to prepare" for name in second),
+        *(f"{name} is ready" for name in second),
+        *(f"{name} finish" for name in second),
+    ]
+
+
+def test_sides_that_time_something_prepare_one_after_the_other() -> None:
+    diary: list[str] = []
+    compare(PlannedSide("base", diary, GraphPlan(8, 6, 16, 2)), PlannedSide("head", diary, None), rounds=2)
+    assert [line for line in diary if "prepare" in line] == [
+        f"{name} prepare" for name in ("base", "head", "head", "base")
+    ]
+
+
+def test_a_side_that_cannot_prepare_beside_the_other_ends_the_comparison() -> None:
+    diary: list[str] = []
+    plan = GraphPlan(8, 6, 16, 2)
+    head = PlannedSide("head", diary, plan, Status.OUT_OF_MEMORY)
+    comparison, _ = compare(PlannedSide("base", diary, plan), head, rounds=2)
+    assert (comparison.status, comparison.message) == (Status.OUT_OF_MEMORY, "head: no room")
+    assert diary[-1] == "base is ready"
 
 
 def test_a_base_that_ignores_the_wait_excludes_nothing() -> None:

@@ -168,7 +168,8 @@ def starter(tmp_path: Path) -> Iterator[Starter]:
 
 
 def run(child: Child, code: str) -> str:
-    return str(child.request("check", 60, Diary(), variant=code)["message"]).strip()
+    child.send("check", variant=code)
+    return str(child.receive(60, Diary())["message"]).strip()
 
 
 def template_process() -> int:

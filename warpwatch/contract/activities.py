@@ -84,7 +84,7 @@ class Stopwatch:
 
     def __init__(self, watch: Callable[[Activity], AbstractContextManager[object]] | None = None) -> None:
         self._watch = watch or nullcontext
-        self._times = RunTimes()
+        self._seconds = dict.fromkeys(Activity, 0.0)
         self._open: list[Activity] = []
         self._since = perf_counter()
 
@@ -102,16 +102,17 @@ class Stopwatch:
 
     def add(self, times: RunTimes) -> None:
         """Adds what another process or thread measured."""
-        self._times = self._times.plus(times)
+        for activity, seconds in times.by_activity().items():
+            self._seconds[activity] += seconds
 
     def take(self) -> RunTimes:
         """The times since the last call."""
         self._settle()
-        times, self._times = self._times, RunTimes()
-        return times
+        seconds, self._seconds = self._seconds, dict.fromkeys(Activity, 0.0)
+        return RunTimes(**seconds)
 
     def _settle(self) -> None:
         now = perf_counter()
         if self._open:
-            self._times = self._times.with_more(self._open[-1], now - self._since)
+            self._seconds[self._open[-1]] += now - self._since
         self._since = now

@@ -7,7 +7,7 @@ with the same `id`; events (`"event": "progress"`) may come before it. Durations
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from warpwatch.contract.catalogue import CaseEntry
@@ -20,17 +20,36 @@ PING = "ping"
 
 
 @dataclass(frozen=True, slots=True)
+class GraphPlan:
+    """How a GPU timer goes through its input sets: CUDA graphs in so many memory placements, each with so many sets and
+    launches, and so many replays in a slice."""
+
+    sets: int
+    placements: int
+    launches: int
+    replays: int
+
+    def __post_init__(self) -> None:
+        """ValueError, naming the field, for a number that no timer can use."""
+        for name, number in asdict(self).items():
+            if number < 1:
+                raise ValueError(f"{name}: expected at least 1, got {number}")
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One request.
 
     verb: catalogue | cases | check | bench | profile | prepare | sample | finish | ceilings | canary | environment. A
     child that builds knows key | build instead. Both answer `ping` with an empty reply.
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
-    A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that
+    A `sample` is one slice of about 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that
     is shorter; rounds is how many slices are planned. wait: with `sample`, a share of the time of the slice before, by
-    which every call is made longer. `output` is the path a profile's trace (gzip'ed Chrome JSON) is
-    written to. `cases` are the keys that the verb of this name describes. `modules` are those whose versions are part
-    of an environment. A child that runs a program knows `run` instead, with its `command` for the shell.
+    which every call is made longer. plan: with `prepare`, what an earlier `prepare` of the same code planned, so that
+    nothing has to be timed for it, and another child may prepare at the same time. `output` is the path a profile's
+    trace (gzip'ed Chrome JSON) is written to. `cases` are the keys that the verb of this name describes. `modules` are
+    those whose versions are part of an environment. A child that runs a program knows `run` instead, with its `command`
+    for the shell.
     """
 
     id: int
@@ -47,6 +66,7 @@ class Request:
     command: str = ""
     modules: list[str] = field(default_factory=list)
     wait: float = 0.0
+    plan: GraphPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +160,14 @@ class SampleReply:
     """One slice of an interleaved measurement: the primary metric's samples of this round.
 
     metric: what was measured; not the device kind's first metric where a variant cannot be captured in a CUDA graph,
-    and only samples of one metric can be compared.
+    and only samples of one metric can be compared. plan: of `prepare`, None where it always times something.
     """
 
     status: Status
     message: str = ""
     samples_ns: list[float] = field(default_factory=list)
     metric: str = ""
+    plan: GraphPlan | None = None
 
     def __post_init__(self) -> None:
         """ValueError for times that no device can show."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import METRICS, Measurement
-from warpwatch.contract.messages import BenchReply, SampleReply
+from warpwatch.contract.messages import BenchReply, GraphPlan, SampleReply
 from warpwatch.contract.words import Fault, Status
 
 from .agreement import BUSY, CYCLES, find_disagreement
@@ -114,10 +114,15 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
 class Prepared:
     """A warmed-up timer for the first metric of a problem, whose slices the parent interleaves with another child's.
 
-    metric: the device kind's first metric, or `cold` where a GPU variant cannot be captured in a CUDA graph.
+    metric: the device kind's first metric, or `cold` where a GPU variant cannot be captured in a CUDA graph. plan: with
+    it the same code can be prepared again while others use the device; None where that would disturb what is timed.
     """
 
-    def __init__(self, problem: CaseProblem, seed: int, slice_ns: int, guard: TamperGuard) -> None:
+    plan: GraphPlan | None = None
+
+    def __init__(
+        self, problem: CaseProblem, seed: int, slice_ns: int, guard: TamperGuard, plan: GraphPlan | None = None
+    ) -> None:
         self._problem = problem
         self._guard = guard
         self._slice_ns = min(slice_ns, _SLICE_NS)
@@ -129,24 +134,28 @@ class Prepared:
             if not expect_no_answer(problem) and (setup := measure_setup(problem, seed, self._slice_ns)) is not None:
                 self._setup_ns = setup.median_ns
             try:
-                self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
+                self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS, plan)
+                if isinstance(self._timer, GraphTimer) and problem.variant.prepare is None:
+                    self.plan = self._timer.plan
             except CaptureError as error:
                 self.metric = "cold"
                 self.note = f"Measured as `cold`: a CUDA graph cannot capture the variant ({error})"
                 self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
 
     def sample(self, wait: float = 0.0) -> SampleReply:
-        """Takes one slice: every placement at least once, repeated until the slice's time is over.
+        """Takes one slice: every placement at least once, repeated until the slice's time is over, to the nearest
+        repetition.
 
         wait: makes every call longer by this share of the slice before it that had none.
         """
         samples: list[float] = []
         with self._problem.modes(), watch(self._guard), no_collection():
-            end, wait_ns = perf_counter_ns() + self._slice_ns, wait * self._typical_ns
+            begin, repetitions, wait_ns = perf_counter_ns(), 0, wait * self._typical_ns
             while True:
                 for _ in range(self._timer.placements):
                     samples += [sample + self._setup_ns for sample in self._timer.take(wait_ns)]
-                if perf_counter_ns() >= end:
+                passed_ns, repetitions = perf_counter_ns() - begin, repetitions + 1
+                if passed_ns + passed_ns / repetitions / 2 >= self._slice_ns:
                     self._typical_ns = self._typical_ns if wait else median(samples)
                     return SampleReply(Status.OK, self.note, samples, self.metric)
 

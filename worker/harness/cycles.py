@@ -1,19 +1,19 @@
 """Counts the clock cycles of calls on an NVIDIA GPU, which also gives the actual clock of its multiprocessors.
 
 NVML reports the requested clock. On an H100 the actual clock was 15 MHz higher for seconds in some processes and not in
-others; compute-bound kernels then took 0.7 % less time and the same number of cycles. Importing this module raises
-ImportError where Triton is missing.
+others; compute-bound kernels then took 0.7 % less time and the same number of cycles.
+
+The kernel is PTX, which the driver translates in milliseconds: a compiler would take every process a second.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import globaltimer, smid
+from torch.cuda._utils import _cuda_load_module
 
 from warpwatch.contract.measurement import Counter
 
@@ -28,20 +28,33 @@ _BLOCKS_EACH = 4
 """Stamping blocks per multiprocessor, enough to reach nearly all of them."""
 
 
-@triton.jit
-def _stamp(stamps):  # type: ignore[no-untyped-def]
-    """Writes the cycle counter and the nanosecond timer of the current multiprocessor into its row."""
-    row = stamps + 2 * smid()
-    cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
-    tl.store(row, cycles)
-    tl.store(row + 1, globaltimer())
+_STAMP = """
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry stamp(.param .u64 stamps)
+{
+    .reg .u32 %multiprocessor;
+    .reg .u64 %offset, %row, %cycles, %nanoseconds;
+    ld.param.u64 %row, [stamps];
+    mov.u32 %multiprocessor, %smid;
+    mul.wide.u32 %offset, %multiprocessor, 16;
+    add.u64 %row, %row, %offset;
+    mov.u64 %cycles, %clock64;
+    mov.u64 %nanoseconds, %globaltimer;
+    st.global.u64 [%row], %cycles;
+    st.global.u64 [%row+8], %nanoseconds;
+    ret;
+}
+"""
+"""Writes the cycle counter and the nanosecond timer of the current multiprocessor into its row of `stamps`."""
 
 
 def count_cycles(timer: GraphTimer, device: torch.device) -> dict[str, Counter]:
     """`cycles` per call over replays of the timer's graphs, two slices of each, and the actual `clock` in GHz."""
-    stamp = _stamp[(_BLOCKS_EACH * torch.cuda.get_device_properties(device).multi_processor_count,)]
+    stamp = _load_stamp(device)
     cycles, gigahertz = [], []
-    # Triton compiles at the first launch, which must not fall between two replays.
+    # The driver may load code at the first launch, which must not fall between two replays.
     stamp(_empty_stamps(device))
     for _ in range(_ROUNDS * timer.placements):
         before, after = _empty_stamps(device), _empty_stamps(device)
@@ -50,6 +63,14 @@ def count_cycles(timer: GraphTimer, device: torch.device) -> dict[str, Counter]:
         cycles.append(elapsed / launches)
         gigahertz.append(clock)
     return {"cycles": summarize_counts("cycles per call", cycles), "clock": summarize_counts("GHz", gigahertz)}
+
+
+@cache
+def _load_stamp(device: torch.device) -> Callable[[Tensor], None]:
+    """Queues the kernel on the current stream."""
+    kernel = _cuda_load_module(_STAMP).stamp  # type: ignore[union-attr]
+    blocks = _BLOCKS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
+    return lambda stamps: kernel(grid=(blocks, 1, 1), block=(1, 1, 1), args=[stamps])
 
 
 def _empty_stamps(device: torch.device) -> Tensor:

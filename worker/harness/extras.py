@@ -14,9 +14,11 @@ from torch import Tensor
 
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import METRICS, SETUP, Counter, Measurement
+from warpwatch.contract.messages import GraphPlan
 from warpwatch.operator import Cost, Operator, Variant, case
 
 from . import timer_cpu, timer_cuda, timer_kernel
+from .cycles import count_cycles
 from .instructions import NotCountedError, count_calls
 from .problem import CaseProblem
 from .profiler import peak_bytes
@@ -95,10 +97,8 @@ class CallCounters:
     def count_cycles(self, timer: timer_cuda.GraphTimer, device: torch.device) -> None:
         """Adds the clock cycles of a call on a GPU and the actual clock meanwhile; timer: that of `graph`."""
         try:
-            from .cycles import count_cycles
-
             self.counters |= count_cycles(timer, device)
-        except Exception as error:  # noqa: BLE001 - Triton raises many errors without a compiler; none may fail a bench.
+        except Exception as error:  # noqa: BLE001 - torch's interface to the driver is private; none may fail a bench.
             self.notes.append(f"No cycle counts: {type(error).__name__}: {error}")
 
     def count_memory(self, problem: CaseProblem, seed: int, call_ns: float) -> None:
@@ -114,13 +114,13 @@ class CallCounters:
 
 @STOPWATCH.measure(Activity.WARM_UP)
 def open_timer(
-    problem: CaseProblem, seed: int, metric: str, budget_ns: int, placements: int
+    problem: CaseProblem, seed: int, metric: str, budget_ns: int, placements: int, plan: GraphPlan | None = None
 ) -> timer_cpu.CpuHotTimer | timer_cuda.GraphTimer | timer_cuda.CudaColdTimer | timer_kernel.KernelTimer:
     """A warmed-up timer for one metric of the device; CaptureError when a CUDA graph cannot capture the variant."""
     if metric == "kernel":
         return timer_kernel.KernelTimer(problem, seed)
     if problem.device.type == "cuda":
-        return timer_cuda.open_timer(problem, seed, metric, placements)
+        return timer_cuda.open_timer(problem, seed, metric, placements, plan)
     return timer_cpu.open_timer(problem, seed, metric, budget_ns)
 
 

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from types import FunctionType
@@ -78,11 +78,6 @@ class _Binding:
     name: str
     value: Any
 
-    def holds(self) -> bool:
-        if isinstance(self.owner, FunctionType | Operator):
-            return getattr(self.owner, self.name) is self.value
-        return vars(self.owner).get(self.name, _MISSING) is self.value
-
     def restore(self) -> None:
         if isinstance(self.owner, Operator):
             object.__setattr__(self.owner, self.name, self.value)  # An operator is frozen.
@@ -90,12 +85,37 @@ class _Binding:
             setattr(self.owner, self.name, self.value)
 
 
+class _Bindings:
+    """Bindings in the order of their looks: thousands of them are compared around every slice, so none of that calls
+    Python code."""
+
+    def __init__(self, bindings: Iterable[_Binding]) -> None:
+        self._by_attribute: list[tuple[_Binding, Any, str, Any]] = []
+        self._by_namespace: list[tuple[_Binding, Mapping[str, Any], str, Any]] = []
+        self.add(bindings)
+
+    def add(self, bindings: Iterable[_Binding]) -> None:
+        for binding in bindings:
+            if isinstance(binding.owner, FunctionType | Operator):
+                self._by_attribute.append((binding, binding.owner, binding.name, binding.value))
+            else:
+                # The namespace of a module or class stays the same object.
+                self._by_namespace.append((binding, vars(binding.owner), binding.name, binding.value))
+
+    def list_replaced(self) -> list[_Binding]:
+        return [
+            *(binding for binding, owner, name, value in self._by_attribute if getattr(owner, name) is not value),
+            *(binding for binding, space, name, value in self._by_namespace if space.get(name, _MISSING) is not value),
+        ]
+
+
 class TamperGuard:
     """Remembers all bindings as they are now. Make it before any code of the commit is imported."""
 
     def __init__(self) -> None:
-        self._bindings = [*_library_bindings(), *_harness_bindings()]
-        self._timing_bindings = [binding for binding in self._bindings if binding.label.startswith(_TIMING_PREFIXES)]
+        bindings = [*_library_bindings(), *_harness_bindings()]
+        self._bindings = _Bindings(bindings)
+        self._timing_bindings = _Bindings([b for b in bindings if b.label.startswith(_TIMING_PREFIXES)])
         self._names: dict[type, frozenset[str]] = {owner: frozenset(vars(owner)) for owner in _WATCHED_CLASSES}
 
     def protect(self, operator: Operator) -> None:
@@ -103,13 +123,12 @@ class TamperGuard:
         for field in fields(operator):
             if field.name == "variants":
                 continue
-            value = getattr(operator, field.name)
-            self._bindings.append(_Binding(f"{operator.name}.{field.name}", operator, field.name, value))
-            self._bindings.extend(_members(f"{operator.name}.{field.name}", value))
+            label, value = f"{operator.name}.{field.name}", getattr(operator, field.name)
+            self._bindings.add([_Binding(label, operator, field.name, value), *_members(label, value)])
 
     def restore(self) -> list[str]:
         """Restores every replaced binding; returns their labels."""
-        replaced = [binding for binding in self._bindings if not binding.holds()]
+        replaced = self._bindings.list_replaced()
         shadowed = [(owner, name) for owner in _WATCHED_CLASSES for name in self._shadowing(owner)]
         # A replaced function may be one that is used here, so both lists are complete before anything is restored.
         for binding in replaced:
@@ -123,7 +142,7 @@ class TamperGuard:
 
         Restores all bindings and raises WrongResultError when one was replaced.
         """
-        if not all(binding.holds() for binding in self._timing_bindings) and (replaced := self.restore()):
+        if self._timing_bindings.list_replaced() and (replaced := self.restore()):
             raise _tampering("The variant", replaced)
 
     def _shadowing(self, owner: type) -> list[str]:

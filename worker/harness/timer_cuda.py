@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from warpwatch.contract.messages import GraphPlan
 from warpwatch.contract.words import Fault
 
 from . import graph_nodes
@@ -87,7 +88,8 @@ class Lead:
 class GraphTimer:
     """Replays of CUDA graphs, one per memory placement, each slice on the next placement.
 
-    hot: use one graph over one input set. launches: kernels, copies and fills of a captured call, None where the driver
+    hot: use one graph over one input set. plan: that of an earlier timer of the same code, by default made from a timed
+    call; of the timer, what it follows. launches: kernels, copies and fills of a captured call, None where the driver
     cannot be asked. replay_times: what `verify` saw, None where the numbers of the inputs cannot change.
 
     No host code runs in a replay, but what was captured may leave out work that an earlier launch has done. `verify`
@@ -97,30 +99,36 @@ class GraphTimer:
 
     replay_times: ReplayTimes | None = None
 
-    def __init__(self, problem: CaseProblem, seed: int, placements: int, *, hot: bool = False) -> None:
-        set_bytes, call_ns = measure_set(problem, seed)
-        sets, self.placements = (1, 1) if hot else plan_sets(problem.device, set_bytes, call_ns, placements)
-        launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
+    def __init__(
+        self, problem: CaseProblem, seed: int, placements: int, *, hot: bool = False, plan: GraphPlan | None = None
+    ) -> None:
+        if plan is None:
+            set_bytes, call_ns = measure_set(problem, seed)
+            sets, self.placements = (1, 1) if hot else plan_sets(problem.device, set_bytes, call_ns, placements)
+            launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
+        else:
+            sets, self.placements, launches = plan.sets, plan.placements, plan.launches
         scatter = random.Random(seed)
         self._graphs = [_Placement(problem, seed + index, sets, launches, scatter) for index in range(self.placements)]
         self.launches = self._graphs[0].work
         self._turn = 0
         # Clocks have settled before `hot`, which is a later metric.
         replay_ns = self._warm_up(0 if hot else _WARM_UP_NS) * launches
-        self._replays = max(1, min(_REPLAYS, int(SLICE_NS / self.placements / max(1.0, replay_ns))))
+        replays = max(1, min(_REPLAYS, int(SLICE_NS / self.placements / max(1.0, replay_ns))))
+        self.plan = plan or GraphPlan(sets, self.placements, launches, replays)
 
     def take(self, wait_ns: float = 0.0) -> list[float]:
         """Takes one slice: nanoseconds per launch of up to ten replays of one placement.
 
         wait_ns: how much longer every launch is made. The slices of all placements together take about 20 ms.
         """
-        return self._next().replay(self._replays, wait_ns)
+        return self._next().replay(self.plan.replays, wait_ns)
 
     def take_between(self, before: Callable[[], Any], after: Callable[[], Any]) -> int:
         """Replays one slice without events between the work of `before` and `after`; returns the number of launches."""
         graph = self._next()
-        graph.replay_between(self._replays, before, after)
-        return self._replays * graph.launches
+        graph.replay_between(self.plan.replays, before, after)
+        return self.plan.replays * graph.launches
 
     def verify(self) -> None:
         """Raises WrongResultError when replays leave out work, or one more replay, on fresh inputs, is wrong."""
@@ -330,10 +338,12 @@ class CallTimer(CudaColdTimer):
         return float(perf_counter_ns() - begin), result
 
 
-def open_timer(problem: CaseProblem, seed: int, metric: str, placements: int) -> GraphTimer | CudaColdTimer:
+def open_timer(
+    problem: CaseProblem, seed: int, metric: str, placements: int, plan: GraphPlan | None = None
+) -> GraphTimer | CudaColdTimer:
     """A warmed-up timer for `graph`, `hot`, `cold` or `call`; CaptureError when a graph cannot capture the variant."""
     if metric in ("graph", "hot"):
-        return GraphTimer(problem, seed, placements, hot=metric == "hot")
+        return GraphTimer(problem, seed, placements, hot=metric == "hot", plan=plan)
     return (CudaColdTimer if metric == "cold" else CallTimer)(problem, seed)
 
 

@@ -119,8 +119,8 @@ class Verbs:
     def prepare(self, request: Request, _progress: Progress) -> SampleReply:
         self._prepared = None
         slice_ns = request.budget_ns // max(1, request.rounds)
-        self._prepared = Prepared(self.problem(request), request.seed, slice_ns, self._guard)
-        return SampleReply(Status.OK, self._prepared.note, [], self._prepared.metric)
+        self._prepared = Prepared(self.problem(request), request.seed, slice_ns, self._guard, request.plan)
+        return SampleReply(Status.OK, self._prepared.note, [], self._prepared.metric, self._prepared.plan)
 
     def sample(self, request: Request, _progress: Progress) -> SampleReply:
         return self._expect_prepared().sample(request.wait)
