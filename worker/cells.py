@@ -42,7 +42,7 @@ def compare_cells(request: JobRequest, tools: Tools, reporter: Reporter, traces:
     for checkout in checkouts:
         checkout.start_children(1, bounded)
     peaks = tools.peaks(checkouts[0], bounded)
-    expect_healthy(checkouts[0], tools.host.device, peaks, bounded, tools.host.last_look)
+    expect_healthy(checkouts[0], tools.host.device, peaks, bounded, tools.host.last_canary)
     limits = TimeLimits(peaks, tools.host.kind)
     sides = [
         ComparedSide(name, checkout, request, bounded, traces, limits)

@@ -59,7 +59,7 @@ def compare(
         expect_one_interpreter(base_checkout.environment(reporter), head_checkout.environment(reporter))
     environment = head_checkout.environment_of(request.operator, reporter)
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
-    expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter, head_checkout.host.last_look)
+    expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter, head_checkout.host.last_canary)
     limits = TimeLimits(outcome.peaks, head_checkout.host.kind)
     load_at_once((base_checkout, head_checkout), request.operator, reporter)
     base = ComparedSide("base", base_checkout, request, reporter, traces, limits)

@@ -191,7 +191,7 @@ class _Job:
         environment = self._checkout.environment_of(request.operator, reporter)
         outcome = Outcome(environment, self._tools.peaks(self._checkout, reporter))
         if request.kind == "bench":
-            expect_healthy(self._checkout, host.device, outcome.peaks, reporter, host.last_look)
+            expect_healthy(self._checkout, host.device, outcome.peaks, reporter, host.last_canary)
         if self._checkout.build_failure is not None:
             message, fault = self._checkout.build_failure, self._checkout.build_fault
             return replace(outcome, findings=known_findings(request, Status.BUILD_FAILED, message, fault))

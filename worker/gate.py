@@ -22,7 +22,7 @@ CANARY_SECONDS = 60.0
 WAIT_SECONDS = 60.0
 """How long a device may take to cool down, or a neighbour to finish."""
 PAUSE_SECONDS = 5.0
-LOOK_SECONDS = 30.0
+CANARY_HOLDS_SECONDS = 30.0
 """For so long after a look the device counts as fit."""
 LEAST_SHARE = 0.9
 """Part of its measured ceilings that a device must reach."""
@@ -36,18 +36,18 @@ class Requester(Protocol):
 
 
 @dataclass(slots=True)
-class LastLook:
+class LastCanary:
     """When the device was found fit last, by time.monotonic()."""
 
     found_fit: float = -math.inf
 
 
 def expect_healthy(
-    checkout: Requester, device: str, peaks: dict[str, float] | None, reporter: Reporter, last: LastLook
+    checkout: Requester, device: str, peaks: dict[str, float] | None, reporter: Reporter, last: LastCanary
 ) -> None:
     """Returns once the device is fit, at once on a CPU and soon after the `last` look. Raises UnhealthyError when it is
     not within a minute, Stopped when the reporter asks to stop."""
-    if device.partition(":")[0] == "cpu" or time.monotonic() - last.found_fit < LOOK_SECONDS:
+    if device.partition(":")[0] == "cpu" or time.monotonic() - last.found_fit < CANARY_HOLDS_SECONDS:
         return
     end = time.monotonic() + WAIT_SECONDS
     while True:

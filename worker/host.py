@@ -13,7 +13,7 @@ from warpwatch.contract.activities import Stopwatch
 from warpwatch.settings import Settings
 from warpwatch.worker import bytecode, sandbox
 from warpwatch.worker.child import BOOTSTRAP, Child, ChildSpec, find_interpreter
-from warpwatch.worker.gate import LastLook
+from warpwatch.worker.gate import LastCanary
 from warpwatch.worker.images import ContainerImage, open_image
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 
@@ -34,7 +34,7 @@ class Host:
     group: Path | None = None
     stopwatch: Stopwatch = field(default_factory=lambda: Stopwatch(telemetry.step), compare=False)
     image: ContainerImage | None = None
-    last_look: LastLook = field(default_factory=LastLook, compare=False)
+    last_canary: LastCanary = field(default_factory=LastCanary, compare=False)
 
     @property
     def kind(self) -> str:

@@ -214,4 +214,4 @@ def expect_fit(checkout: Checkout, peaks: dict[str, float] | None, tools: Tools,
     if tools.host.kind != "cuda":
         return
     with tools.host.lone_child(reporter) as child:
-        expect_healthy(child, checkout.host.device, peaks, reporter, checkout.host.last_look)
+        expect_healthy(child, checkout.host.device, peaks, reporter, checkout.host.last_canary)

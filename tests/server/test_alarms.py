@@ -129,7 +129,7 @@ def test_an_unfit_device(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The alarm ends with the next good measurement."""
     monkeypatch.setattr(gate, "WAIT_SECONDS", 0)
     with pytest.raises(UnhealthyError, match="91 °C") as caught:
-        gate.expect_healthy(Device(HOT), "cuda:0", None, Diary(), gate.LastLook())
+        gate.expect_healthy(Device(HOT), "cuda:0", None, Diary(), gate.LastCanary())
     lab.switch(GPU)
     job = lab.submit("bench", 0)
     run = lab.begin(job)

@@ -21,7 +21,7 @@ from warpwatch.db.reads.devices import list_workers
 from warpwatch.db.reads.query import Session
 from warpwatch.worker import gate
 from warpwatch.worker.child import ChildFailure
-from warpwatch.worker.gate import LastLook, expect_healthy, slower_than
+from warpwatch.worker.gate import LastCanary, expect_healthy, slower_than
 from warpwatch.worker.harness.canary import troubles
 from warpwatch.worker.reporter import Stopped, UnhealthyError
 
@@ -56,23 +56,23 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_fit_device_is_looked_at_once_and_a_cpu_never(diary: Diary) -> None:
     device = Device(FIT)
-    expect_healthy(device, "cuda:0", PEAKS, diary, LastLook())
-    expect_healthy(device, "cpu", PEAKS, diary, LastLook())
+    expect_healthy(device, "cuda:0", PEAKS, diary, LastCanary())
+    expect_healthy(device, "cpu", PEAKS, diary, LastCanary())
     assert (device.asked, diary.lines) == (1, [])
 
 
 def test_a_look_counts_for_the_jobs_that_follow_at_once(diary: Diary, monkeypatch: pytest.MonkeyPatch) -> None:
-    device, last = Device(FIT, HOT, FIT), LastLook()
+    device, last = Device(FIT, HOT, FIT), LastCanary()
     for _ in range(3):
         expect_healthy(device, "cuda:0", PEAKS, diary, last)
     assert device.asked == 1
-    monkeypatch.setattr(gate, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(gate, "CANARY_HOLDS_SECONDS", 0.0)
     expect_healthy(device, "cuda:0", PEAKS, diary, last)
     assert device.asked == 3
 
 
 def test_a_device_that_was_not_fit_is_looked_at_again(diary: Diary) -> None:
-    device, last = Device(HOT), LastLook()
+    device, last = Device(HOT), LastCanary()
     for asked in (1, 2):
         with pytest.raises(UnhealthyError):
             expect_healthy(device, "cuda:0", PEAKS, diary, last)
@@ -81,7 +81,7 @@ def test_a_device_that_was_not_fit_is_looked_at_again(diary: Diary) -> None:
 
 def test_a_device_may_take_a_while_to_cool(diary: Diary) -> None:
     device = Device(HOT, HOT, FIT)
-    expect_healthy(device, "cuda:0", PEAKS, diary, LastLook())
+    expect_healthy(device, "cuda:0", PEAKS, diary, LastCanary())
     assert device.asked == 3
     assert diary.lines == ["cuda:0 is not fit to be measured on: it is 91 °C hot, more than 85; waiting"] * 2
 
@@ -102,13 +102,13 @@ def test_an_unfit_device_gives_the_job_back_with_a_reason(
     diary: Diary, answer: CanaryReply | ChildFailure, words: str
 ) -> None:
     with pytest.raises(UnhealthyError, match=words) as caught:
-        expect_healthy(Device(answer), "cuda:0", PEAKS, diary, LastLook())
+        expect_healthy(Device(answer), "cuda:0", PEAKS, diary, LastCanary())
     assert caught.value.retry
 
 
 def test_waiting_ends_when_the_job_must_stop() -> None:
     with pytest.raises(Stopped):
-        expect_healthy(Device(HOT), "cuda:0", None, Diary(stop_after=0.05), LastLook())
+        expect_healthy(Device(HOT), "cuda:0", None, Diary(stop_after=0.05), LastCanary())
 
 
 def test_without_known_ceilings_nothing_is_too_slow() -> None:

@@ -38,7 +38,7 @@ from warpwatch.worker import building, gate
 from warpwatch.worker.building import LIBRARY, RECORD, BuildRequest, BuiltLibrary, LibraryStore, build
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.comparison import ComparedSide, _Rounds, expect_one_interpreter
-from warpwatch.worker.gate import LastLook, expect_healthy
+from warpwatch.worker.gate import LastCanary, expect_healthy
 from warpwatch.worker.host import Host
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, UnhealthyError
@@ -179,7 +179,7 @@ def measure_on(answer: CanaryReply) -> Callable[[Scene], object]:
     def act(scene: Scene) -> None:
         scene.monkeypatch.setattr(gate, "WAIT_SECONDS", 0.05)
         scene.monkeypatch.setattr(gate, "PAUSE_SECONDS", 0.01)
-        expect_healthy(Device(answer), "cuda:0", PEAKS, Diary(), LastLook())
+        expect_healthy(Device(answer), "cuda:0", PEAKS, Diary(), LastCanary())
 
     return act
 
