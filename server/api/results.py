@@ -23,6 +23,7 @@ from warpwatch.db.reads.history import (
 )
 from warpwatch.db.reads.lines import HistoryLine
 from warpwatch.db.reads.overview import OverviewCell, read_overview
+from warpwatch.db.reads.quantities import Quantity, QuantityRow, list_quantities
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.reads.trends import TrendGrid, read_trends
 from warpwatch.server.api.code import DeviceKey, RepositoryName
@@ -189,6 +190,14 @@ def _line_of_series(session: Session, series_id: int, branch: str | None) -> His
     if series is None:
         raise not_found("series", series_id, "series are listed at /api/v1/series")
     return line_or_404(session, repository_or_404(session, series.repository), branch)
+
+
+@router.get("/history/{series_id}/quantities", responses=documented(404, 422))
+def get_quantities(session: Db, series_id: int, quantity: Quantity, branch: Branch = None) -> Page[QuantityRow]:
+    """Memory or error of a series' variant on its case over the commits of a branch, oldest first; the newest value of
+    each commit."""
+    line = _line_of_series(session, series_id, branch)
+    return Page(list_quantities(session, series_id, quantity, line), None)
 
 
 @router.get("/history/{series_id}/noise", responses=documented(404, 422))

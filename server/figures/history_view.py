@@ -89,13 +89,22 @@ def commit_axis(places: Mapping[str, float]) -> Figure:
 
 
 def axis_of(histories: Sequence[SeriesHistory], view: HistoryView) -> CommitAxis:
-    """The axis of the histories' commits; a bound of the view that names none of them is no bound."""
-    ordinals = ordinals_of(histories)
+    """The axis of the histories' commits."""
+    authored: dict[str, datetime] = {}
+    for history in histories:
+        authored |= {point.commit_sha: point.authored_at for point in history.points}
+        authored |= {mark.commit_sha: mark.authored_at for mark in history.marks if mark.authored_at}
+    return make_axis(ordinals_of(histories), authored, view)
+
+
+def make_axis(ordinals: Mapping[str, int], authored: Mapping[str, datetime], view: HistoryView) -> CommitAxis:
+    """The axis of these commits; a bound of the view that names none of them is no bound. authored: when each was made,
+    as far as it is known."""
     shas = sorted(ordinals, key=lambda sha: (ordinals[sha], sha))
     is_date = view.x == HorizontalAxis.DATE
     places: dict[str, float] = {sha: place for place, sha in enumerate(shas)}
     if is_date:
-        places = _dates(histories, shas)
+        places = _dates(authored, shas)
     first, last = find_commit(view.first, shas), find_commit(view.last, shas)
     return CommitAxis(
         places, ordinals, is_date, None if first is None else places[first], None if last is None else places[last]
@@ -118,12 +127,8 @@ def find_commit(prefix: str | None, shas: Iterable[str]) -> str | None:
     return next((sha for sha in shas if sha.startswith(prefix.lower())), None)
 
 
-def _dates(histories: Sequence[SeriesHistory], shas: Sequence[str]) -> dict[str, float]:
+def _dates(authored: Mapping[str, datetime], shas: Sequence[str]) -> dict[str, float]:
     """Milliseconds since 1970 at which each commit was made. One without a date stands at the commit before it."""
-    authored: dict[str, datetime] = {}
-    for history in histories:
-        authored |= {point.commit_sha: point.authored_at for point in history.points}
-        authored |= {mark.commit_sha: mark.authored_at for mark in history.marks if mark.authored_at}
     dates: dict[str, float] = {}
     last = min((when.timestamp() * 1000 for when in authored.values()), default=0.0)
     for sha in shas:

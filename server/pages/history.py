@@ -20,6 +20,7 @@ from warpwatch.db.reads.history import (
     read_history,
     read_series,
 )
+from warpwatch.db.reads.quantities import Quantity, list_quantities
 from warpwatch.db.reads.watches import list_watches
 from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.formats import change, duration, fact, natural, plural, variant_order
@@ -31,6 +32,7 @@ from warpwatch.server.figures.history_view import (
     ordinals_of,
 )
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary, read_learned
+from warpwatch.server.figures.quantity_figure import quantity_figure, quantity_label
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.server.pages.choices import Bench, Text, Texts, choose_bench
 from warpwatch.server.pages.render import Page, query
@@ -72,9 +74,11 @@ class CommitLine:
 
 @dataclass(frozen=True, slots=True)
 class ViewChoice:
-    """How the reader wants histories drawn, as the address says it. page: of the table, the newest commits first."""
+    """How the reader wants histories drawn, as the address says it. quantity: what is drawn instead of times. page: of
+    the table, the newest commits first."""
 
     view: HistoryView
+    quantity: Quantity | None
     environment: int | None
     branches: bool
     samples: bool
@@ -84,7 +88,7 @@ class ViewChoice:
 def view_of(
     environment: Environment = None,
     scale: Text = None,
-    y: VerticalAxis = VerticalAxis.TIME,
+    y: VerticalAxis | Quantity = VerticalAxis.TIME,
     x: HorizontalAxis = HorizontalAxis.COMMIT,
     first: Annotated[Sha, Query(alias="from")] = None,
     last: Annotated[Sha, Query(alias="to")] = None,
@@ -93,7 +97,10 @@ def view_of(
     page_number: PageNumber = 1,
 ) -> ViewChoice:
     """`from` and `to`: the commits between which the chart is shown."""
-    return ViewChoice(HistoryView(y, x, scale == "log", first, last), environment, branches, samples, page_number)
+    quantity = y if isinstance(y, Quantity) else None
+    axis = y if isinstance(y, VerticalAxis) else VerticalAxis.TIME
+    view = HistoryView(axis, x, scale == "log", first, last)
+    return ViewChoice(view, quantity, environment, branches, samples, page_number)
 
 
 View = Annotated[ViewChoice, Depends(view_of)]
@@ -171,7 +178,16 @@ def _show(page: Page, histories: list[SeriesHistory], choice: ViewChoice) -> Res
         id_: [row for row in rows_ if environment in (None, row.environment_id)] for id_, rows_ in summaries.items()
     }
     watches = list_watches(page.session, page.repository.id, operator=series.operator).items
-    samples = list_samples(page.session, sampled_points(shown, view)) if choice.samples else None
+    quantity = choice.quantity
+    samples = list_samples(page.session, sampled_points(shown, view)) if choice.samples and quantity is None else None
+    if quantity is None:
+        figure, label = history_figure(shown, steps_of(noise), view, noise, samples), chart_label(shown)
+    else:
+        quantities = {
+            item.series.variant: list_quantities(page.session, item.series.id, quantity, page.line) for item in shown
+        }
+        figure = quantity_figure(quantities, quantity, view, page.repository.name)
+        label = quantity_label(quantities, quantity)
     return page.page(
         "history.html",
         json=query(address, branch=page.line.branch, branches="true" if choice.branches else None)
@@ -188,8 +204,8 @@ def _show(page: Page, histories: list[SeriesHistory], choice: ViewChoice) -> Res
         environments=environment_facts(histories),
         environment=environment,
         choice=choice,
-        figure=history_figure(shown, steps_of(noise), view, noise, samples),
-        label=chart_label(shown),
+        figure=figure,
+        label=label,
         sampled=None if samples is None else len(samples),
         learned={id_: next(iter(rows_), None) for id_, rows_ in noise.items()},
         rows=rows[ROWS * (choice.page - 1) : ROWS * choice.page],

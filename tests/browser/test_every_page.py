@@ -35,6 +35,7 @@ PAGES = {
     "history": f"/history?operator=kron&case={CASE}&variant=v3&device={GPU.device_key}",
     "histories": "/history?operator=kron&scale=log",
     "history with samples over dates": f"/history?operator=kron&case={CASE}&variant=v3&x=date&y=roofline&samples=true",
+    "history of memory": f"/history?operator=kron&case={CASE}&y=memory",
     "operator over a size": "/operators/kron?size=n&against=speedup",
     "operator over devices": "/devices/compare?operator=kron&against=share",
     "commits": "/commits",

@@ -20,7 +20,7 @@ from tests.browser.scheduled import plan
 from tests.browser.traces import real_trace
 from warpwatch import git
 from warpwatch.contract.environment import Environment
-from warpwatch.contract.measurement import Measurement, TensorError
+from warpwatch.contract.measurement import Counter, Measurement, TensorError
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, KernelResources, ProfileReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import JobSpec
@@ -194,7 +194,9 @@ def _measure(world: World, op: Op, number: int, environment: Environment) -> Non
             ok = status in (Status.OK, Status.WRONG)
             timed = measurements(op, variant, key, base * factor, number, environment) if ok else []
             flops, size = next((flops, size) for name, flops, size, _ in op.cases if name == key)
-            bench = BenchReply(Status.OK, "", flops, size, timed)
+            memory = size * (1.25 if number >= SLOWER else 1.0)
+            counters = {"memory": Counter("bytes", memory, memory, memory, 1)}
+            bench = BenchReply(Status.OK, "", flops, size, timed, counters=counters)
             benched.append(Finding(variant, key, Status.OK if ok else status, "" if ok else message, bench=bench))
     device = environment.device_key
     build = None

@@ -1,0 +1,62 @@
+"""Reads what a variant on a case took or got beside its time, over the commits of a line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from warpwatch.db.reads.history import MAX_POINTS
+from warpwatch.db.reads.lines import HistoryLine, on_line
+from warpwatch.db.reads.query import Session, fetch
+
+
+class Quantity(StrEnum):
+    """memory: bytes that a call allocates at most at once, its results included. error: the largest relative error of a
+    result of a right check, over what is tolerated."""
+
+    MEMORY = "memory"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class QuantityRow:
+    """The newest value of one commit."""
+
+    commit_sha: str
+    ordinal: int
+    subject: str
+    author: str
+    authored_at: datetime
+    value: float
+
+
+_KINDS = {Quantity.MEMORY: "bench", Quantity.ERROR: "check"}
+_VALUES = {
+    Quantity.MEMORY: "CAST(results.details -> 'counters' -> 'memory' ->> 'median' AS float)",
+    # Integers must be exact, so nothing is tolerated there.
+    Quantity.ERROR: """(
+        SELECT max(CAST(tensor ->> 'relative' AS float) / nullif(CAST(tensor ->> 'tolerance' AS float), 0))
+        FROM jsonb_array_elements(results.details -> 'tensors') AS tensor)""",
+}
+
+
+def list_quantities(
+    session: Session, series_id: int, quantity: Quantity, line: HistoryLine, limit: int = MAX_POINTS
+) -> list[QuantityRow]:
+    """The newest `limit` commits of a line at which the quantity of a series' variant, case and device is known, oldest
+    first."""
+    sql = f"""
+    SELECT commits.sha AS commit_sha, newest.ordinal, subject, author, authored_at, newest.value
+    FROM (
+        SELECT DISTINCT ON (results.ordinal, results.commit_id)
+               results.ordinal, results.commit_id, {_VALUES[quantity]} AS value
+        FROM series JOIN results ON results.variant_id = series.variant_id AND results.case_id = series.case_id
+             AND results.device_id = series.device_id
+        WHERE series.id = :series_id AND results.kind = '{_KINDS[quantity]}' AND results.status = 'ok'
+          AND {on_line("results.commit_id")}
+        ORDER BY results.ordinal DESC, results.commit_id DESC, results.id DESC LIMIT :limit
+    ) AS newest JOIN commits ON commits.id = newest.commit_id
+    WHERE newest.value IS NOT NULL ORDER BY newest.ordinal, newest.commit_id
+    """
+    return fetch(session, QuantityRow, sql, series_id=series_id, limit=limit, **line.parameters)

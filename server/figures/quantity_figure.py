@@ -1,0 +1,90 @@
+"""The chart of what variants took or got beside their time: memory of a call, or error over what is tolerated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+from urllib.parse import urlencode
+
+from warpwatch.db.reads.quantities import Quantity, QuantityRow
+from warpwatch.server.figures.charts import plain_layout
+from warpwatch.server.figures.formats import absolute, plural, rounded, share, short, size
+from warpwatch.server.figures.history_marks import HOVER
+from warpwatch.server.figures.history_view import Figure, HistoryView, make_axis
+from warpwatch.server.figures.palette import variant_colour
+
+TITLES = {Quantity.MEMORY: "memory of a call", Quantity.ERROR: "largest error, % of what is tolerated"}
+_BYTE_UNITS = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+
+
+def quantity_figure(
+    rows: Mapping[str, Sequence[QuantityRow]], quantity: Quantity, view: HistoryView, repository: str
+) -> Figure:
+    """One line per variant over the commits at which its quantity is known. rows: by variant, oldest first."""
+    known = [row for own in rows.values() for row in own]
+    axis = make_axis(
+        {row.commit_sha: row.ordinal for row in known}, {row.commit_sha: row.authored_at for row in known}, view
+    )
+    query = urlencode({"repository": repository})
+    factor, title = _scale(quantity, max((row.value for row in known), default=0.0))
+    layout = plain_layout()
+    layout["yaxis"] |= {"title": {"text": title}, "type": "log" if view.log_scale else "linear"}
+    if not view.log_scale:
+        layout["yaxis"]["rangemode"] = "tozero"
+    layout["xaxis"] |= axis.layout()
+    # The script of the page writes the shown range into the address, as commits.
+    layout["meta"] = {"commits": [[place, sha, "", ""] for sha, place in axis.places.items()], "query": query}
+    return {
+        "data": [
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": escape(variant),
+                "showlegend": len(rows) > 1,
+                "x": [axis.places[row.commit_sha] for row in own],
+                "y": [rounded(row.value * factor) for row in own],
+                "line": {"color": variant_colour(variant), "width": 2, "shape": "hv"},
+                "marker": {"size": 6, "color": variant_colour(variant)},
+                "customdata": [_hover(row, variant, quantity, query) for row in own],
+                "hovertemplate": HOVER,
+            }
+            for variant, own in rows.items()
+            if own
+        ],
+        "layout": layout,
+    }
+
+
+def quantity_label(rows: Mapping[str, Sequence[QuantityRow]], quantity: Quantity) -> str:
+    """The key numbers of the chart in words."""
+    parts = [
+        f"{variant} {write_quantity(own[-1].value, quantity)} at the newest of {plural(len(own), 'commit')}, "
+        f"{write_quantity(own[0].value, quantity)} at the oldest"
+        for variant, own in rows.items()
+        if own
+    ]
+    return f"{TITLES[quantity].capitalize()} over commits: {'; '.join(parts)}"
+
+
+def write_quantity(value: float, quantity: Quantity) -> str:
+    return size(value) if quantity is Quantity.MEMORY else share(value, 1)
+
+
+def _scale(quantity: Quantity, most: float) -> tuple[float, str]:
+    """(what a value is multiplied by, title of the axis)."""
+    if quantity is Quantity.ERROR:
+        return 100.0, TITLES[quantity]
+    bytes_, unit = next((item for item in _BYTE_UNITS if most >= item[0]), _BYTE_UNITS[-1])
+    return 1 / bytes_, f"{TITLES[quantity]}, {unit}"
+
+
+def _hover(row: QuantityRow, variant: str, quantity: Quantity, query: str) -> list[Any]:
+    return [
+        f"/commits/{row.commit_sha}?{query}",
+        short(row.commit_sha),
+        escape(row.subject),
+        f"{escape(row.author)}, {absolute(row.authored_at)}",
+        write_quantity(row.value, quantity),
+        escape(variant),
+    ]
