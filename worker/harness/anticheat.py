@@ -23,7 +23,7 @@ from warpwatch.contract.words import Fault
 from .diagnosis import Decoys, explain
 from .failures import WrongResultError
 from .inputs import bits
-from .oracle import Oracle, explain_first
+from .oracle import Oracle
 from .problem import CaseData, CaseProblem
 from .rotation import set_seeds
 from .timer_cuda import elapsed_ns, new_event, sleep
@@ -94,7 +94,7 @@ def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call:
             message = f"The variant returns while the thread {running[0]!r} that it started still runs"
             raise WrongResultError(message, Fault.UNFINISHED, *running)
     redraw = partial(_redraw, problem, live, seed)
-    error = explain_first(Oracle(problem, redraw(), redraw).judge(results), results)
+    error = Oracle(problem, redraw(), redraw).find_wrong(results)
     if error is not None:
         # A slow thread or stream may not have started on the work yet, least of all on a busy host.
         for _ in range(_MOST_WAITS):
@@ -134,7 +134,7 @@ def _is_right_on_idle_device(problem: CaseProblem, live: CaseData, call: Callabl
     results = problem.results(call())
     problem.synchronize()
     redraw = partial(_redraw, problem, live, seed)
-    return explain_first(Oracle(problem, redraw(), redraw).judge(results), results) is None
+    return Oracle(problem, redraw(), redraw).find_wrong(results) is None
 
 
 def _run_without_waiting(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -106,12 +106,18 @@ def expect(oracle: Tensor, by_torch: Tensor | None, precision: str, depth: int) 
     scale = _norm(oracle.double())
     if not math.isfinite(scale):
         scale = _norm(oracle.double().masked_fill(~oracle.isfinite(), 0.0))
-    torch_error = None if by_torch is None else _norm(_difference(by_torch, oracle))
-    if torch_error is not None and precision == "f64":
+    bare = Expected(oracle, scale, None, None, tolerance(precision, depth, None), precision, depth)
+    return bare if by_torch is None else with_torch(bare, by_torch)
+
+
+def with_torch(expected: Expected, by_torch: Tensor) -> Expected:
+    """What is expected with torch's own result known, which can only allow more; by_torch: see `expect`."""
+    torch_error = _norm(_difference(by_torch, expected.oracle))
+    if expected.precision == "f64":
         torch_error *= EPSILON["f64"] / EPSILON["f32"]
-    torch_relative = None if torch_error is None else _ratio(torch_error, scale)
-    allowed = tolerance(precision, depth, torch_relative)
-    return Expected(oracle, scale, torch_error, torch_relative, allowed, precision, depth)
+    torch_relative = _ratio(torch_error, expected.scale)
+    allowed = tolerance(expected.precision, expected.depth, torch_relative)
+    return replace(expected, torch_error=torch_error, torch_relative=torch_relative, allowed=allowed)
 
 
 def compare(name: str, result: Tensor, expected: Expected) -> TensorError:

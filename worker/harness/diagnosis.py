@@ -18,7 +18,7 @@ from warpwatch.contract.words import Fault
 
 from .compare import EPSILON
 from .failures import WrongResultError
-from .oracle import Oracle, explain_first
+from .oracle import Oracle
 from .problem import CaseData, CaseProblem
 
 _DECOY_BYTES = 4 * 2**20
@@ -129,7 +129,7 @@ def _is_right_untimed(problem: CaseProblem, redraw: Callable[[], CaseData]) -> b
     def call() -> None:
         with suppress(RuntimeError, WrongResultError), problem.modes():
             results = problem.run(redraw())
-            verdict.append(explain_first(Oracle(problem, redraw(), redraw).judge(results), results) is None)
+            verdict.append(Oracle(problem, redraw(), redraw).find_wrong(results) is None)
 
     thread = threading.Thread(target=call, name="untimed call")
     thread.start()

@@ -12,7 +12,7 @@ from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import TensorError
 from warpwatch.contract.words import Fault
 
-from .compare import Expected, compare, expect, expect_alike, explain, is_right
+from .compare import Expected, compare, expect, expect_alike, explain, is_right, with_torch
 from .failures import WrongResultError
 from .problem import CaseData, CaseProblem
 from .sensitivity import measure_sensitivity
@@ -22,43 +22,68 @@ from .spent import STOPWATCH
 class Oracle:
     """The float64 oracle for `data`, computed once; it can judge any number of results.
 
-    redraw: draws `data` again, for results that need the oracle's sensitivity; the inputs of a large case fit into
-    memory only once.
+    What allows a larger error is computed when a result needs it, or its measures are asked for: first torch's own
+    result, then the oracle's sensitivity. redraw: draws `data` again for the latter; the inputs of a large case fit
+    into memory only once.
     """
 
     @STOPWATCH.measure(Activity.ORACLE)
     def __init__(self, problem: CaseProblem, data: CaseData, redraw: Callable[[], CaseData]) -> None:
         self._problem, self._redraw, self._is_measured = problem, redraw, False
-        oracle, by_torch = problem.oracle(data), problem.own_precision(data)
+        self._data: CaseData | None = data
+        oracle = problem.oracle(data)
         depth, precision = problem.operator.depth(problem.case), problem.case.precision
         self.expected: dict[str, Expected] = {
-            name: expect(tensor, None if by_torch is None else by_torch[name], precision, depth)
-            for name, tensor in oracle.items()
+            name: expect(tensor, None, precision, depth) for name, tensor in oracle.items()
         }
         self._dtypes = {name: expected_dtype(problem, data, name) for name in oracle}
 
     def judge(self, results: dict[str, Tensor]) -> list[TensorError]:
         """Every error measure of every tensor; raises WrongResultError for a wrong shape, dtype or device."""
         self._expect_alike(results)
+        self._measure_torch()
         errors = [compare(name, result.detach(), self.expected[name]) for name, result in results.items()]
         if all(error.right for error in errors) or not self._measure_sensitivity():
             return errors
         return [compare(name, result.detach(), self.expected[name]) for name, result in results.items()]
 
     def is_right(self, name: str, result: Tensor) -> bool:
-        """Whether `result` is right; measures the sensitivity of the oracle if it is outside the usual tolerance."""
+        """Whether `result` is right; measures what allows a larger error if it is outside the usual tolerance."""
         result = result.detach()
+        if is_right(result, self.expected[name]):
+            return True
+        self._measure_torch()
         if is_right(result, self.expected[name]):
             return True
         return self._measure_sensitivity() and is_right(result, self.expected[name])
 
+    def find_wrong(self, results: dict[str, Tensor]) -> str | None:
+        """One line on the first wrong tensor; None when all are right, which is known sooner than all errors are.
+        Raises like `judge`."""
+        name = self._find_wrong(results)
+        return None if name is None else self._explain(name, results[name])
+
     def expect(self, results: dict[str, Tensor]) -> None:
         """Raises WrongResultError with the tensor and its worst index unless all `results` are right."""
+        name = self._find_wrong(results)
+        if name is not None:
+            raise WrongResultError(self._explain(name, results[name]), Fault.WRONG_VALUES, name)
+
+    def _find_wrong(self, results: dict[str, Tensor]) -> str | None:
         self._expect_alike(results)
-        for name, result in results.items():
-            if not self.is_right(name, result):
-                error = compare(name, result.detach(), self.expected[name])
-                raise WrongResultError(explain(error, result.detach()), Fault.WRONG_VALUES, name)
+        return next((name for name, result in results.items() if not self.is_right(name, result)), None)
+
+    def _explain(self, name: str, result: Tensor) -> str:
+        return explain(compare(name, result.detach(), self.expected[name]), result.detach())
+
+    @STOPWATCH.measure(Activity.ORACLE)
+    def _measure_torch(self) -> None:
+        """Lets torch's own result, once, say how exact a result can be."""
+        if self._data is None:
+            return
+        by_torch, self._data = self._problem.own_precision(self._data), None
+        for name, tensor in (by_torch or {}).items():
+            self.expected[name] = with_torch(self.expected[name], tensor)
 
     @STOPWATCH.measure(Activity.ORACLE)
     def _measure_sensitivity(self) -> bool:

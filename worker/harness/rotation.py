@@ -22,7 +22,7 @@ from warpwatch.contract.words import Fault
 from .diagnosis import Decoys, explain
 from .failures import WrongResultError
 from .inputs import map_tensors, named_tensors
-from .oracle import Oracle, explain_first
+from .oracle import Oracle
 from .problem import CaseData, CaseProblem
 
 _SET_SEEDS = 7919
@@ -127,7 +127,7 @@ class Rotation:
                 message = f"The variant modifies its input {changed} in timed calls"
                 raise WrongResultError(message, Fault.MODIFIED_INPUT, changed)
             named = self.problem.results(result)
-            error = explain_first(Oracle(self.problem, pristine, partial(self._pristine, index)).judge(named), named)
+            error = Oracle(self.problem, pristine, partial(self._pristine, index)).find_wrong(named)
             if error is not None:
                 redraw, earlier = partial(self._pristine, index), self._earlier_contents(index)
                 diagnosis = explain(self.problem, redraw, named, earlier, self._decoys)
