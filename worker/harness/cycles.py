@@ -3,7 +3,7 @@
 NVML reports the requested clock. On an H100 the actual clock was 15 MHz higher for seconds in some processes and not in
 others; compute-bound kernels then took 0.7 % less time and the same number of cycles.
 
-The kernel is PTX, which the driver translates in milliseconds: a compiler would take every process a second.
+The kernel is PTX, which the driver translates in milliseconds: a compiler would take every process about a second.
 """
 
 from __future__ import annotations
