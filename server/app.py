@@ -36,6 +36,7 @@ from warpwatch.server.threads.channels import ChannelNotifier
 from warpwatch.server.threads.cleaner import RepositoryCleaner
 from warpwatch.server.threads.forge import ForgeNotifier
 from warpwatch.server.threads.live import Hub
+from warpwatch.server.threads.reaping import ReaperThread
 from warpwatch.server.threads.scheduler import Scheduler
 from warpwatch.server.threads.tallies import TallyKeeper
 from warpwatch.settings import Settings
@@ -44,7 +45,8 @@ STATIC_FOLDER = Path(__file__).parent.parent / "web" / "static"
 
 
 def create_app(settings: Settings, database: Database, *, judge: bool = True) -> FastAPI:
-    """The whole server. `judge=False` leaves the background thread out that draws verdicts and gives lost jobs back."""
+    """The whole server. `judge=False` leaves the threads out that work beside it: no verdicts, no schedules, and
+    nobody gives lost jobs back."""
     app = FastAPI(
         title="Warpwatch",
         version=__version__,
@@ -70,10 +72,12 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.channels = ChannelNotifier(settings, database, app.state.alarms) if judge else None
     app.state.forge = ForgeNotifier(settings, database) if judge else None
     app.state.tallies = TallyKeeper(database) if judge else None
+    app.state.reaper = ReaperThread(settings, database) if judge else None
     app.state.cleaner = RepositoryCleaner(settings, database) if judge else None
     app.state.threads = [
         thread
         for thread in (
+            app.state.reaper,
             app.state.judge,
             app.state.scheduler,
             app.state.teller,

@@ -37,7 +37,9 @@ from warpwatch.server.api.worker_keys import router as worker_keys
 from warpwatch.server.http.parameters import PREFIX, refuse_unknown_parameters
 
 router = APIRouter(prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
+# Routes are tried in this order, and a fleet of workers asks more often than everybody else together.
 for part in (
+    worker,
     code,
     search,
     branches,
@@ -66,7 +68,6 @@ for part in (
     ci_identities,
     badges,
     verdicts,
-    worker,
     worker_keys,
 ):
     router.include_router(part)

@@ -9,7 +9,6 @@ from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
 from warpwatch.db.reads.judging import read_origin
 from warpwatch.db.reads.lines import read_followed
-from warpwatch.db.reaper import Reaper
 from warpwatch.db.regressions import mark_judged, unjudged_jobs
 from warpwatch.logs import JOB_ID
 from warpwatch.server.history.branches import follow_branches
@@ -25,21 +24,16 @@ _log = logging.getLogger(__name__)
 
 
 class Judge(Background):
-    """A thread that judges ended jobs and gives back the jobs of workers that died."""
+    """A thread that judges ended jobs."""
 
     def __init__(self, settings: Settings, database: Database, cache: SourceCache | None = None) -> None:
-        # The reaper trusts what it sees only when it looks several times per lease.
-        super().__init__("judge", "verdicts", min(POLL_SECONDS, settings.lease_seconds / 5))
+        super().__init__("judge", "verdicts", POLL_SECONDS)
         self._settings = settings
         self._database = database
         self._cache = cache or SourceCache()
-        self._reaper = Reaper(settings.lease_seconds)
 
     def sweep(self) -> None:
-        """One round: lost jobs are given back, merged changes are looked for, and every ended job is judged."""
-        with self._database.session() as session:
-            for job_id in self._reaper.sweep(session):
-                _log.warning("the worker of job %d was silent; the job was taken from it", job_id)
+        """One round: merged changes are looked for, and every ended job is judged."""
         mirrors = Mirrors(self._settings, self._cache)
         adopt_merged(self._database, mirrors)
         while not self._stop.is_set() and self._judge_next(mirrors):
