@@ -75,7 +75,8 @@ def rest() -> str:
         database.close()
     note = "Errors are RFC 9457 problem JSON. `/api/v1/docs` shows the same, with schemas.\n"
     parts = [f"# REST API\n\n{NOTE}", note]
-    for path, operations in schema["paths"].items():
+    # What workers ask comes last, though the server looks for it first.
+    for path, operations in sorted(schema["paths"].items(), key=lambda item: "/worker/" in item[0]):
         for method, operation in operations.items():
             parts += [f"## {method.upper()} {path}\n", _paragraphs(operation.get("description", "")), ""]
             rows = [*_query(schema, operation), *_body(schema, operation)]
