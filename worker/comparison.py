@@ -297,7 +297,7 @@ class _Rounds:
 
     def _prepare(self, comparison: Comparison, sides: list[ComparedSide]) -> Iterator[tuple[ComparedSide, SampleReply]]:
         """Prepares both sides; in the first round one after the other, because each times a call for its plan. With
-        the plans both prepare at once, which half of them spend on replays until the clocks have settled."""
+        the plans both prepare at once: half of the time goes to replays until the clocks have settled."""
         variant, case = comparison.variant, comparison.case
         plans = [self._plans.get((side.name, variant, case)) for side in sides]
         if all(plans):

@@ -7,6 +7,8 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+import torch
+
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import METRICS, Measurement
 from warpwatch.contract.messages import BenchReply, GraphPlan, SampleReply
@@ -135,7 +137,7 @@ class Prepared:
                 self._setup_ns = setup.median_ns
             try:
                 self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS, plan)
-                if isinstance(self._timer, GraphTimer) and problem.variant.prepare is None:
+                if isinstance(self._timer, GraphTimer) and not _times_itself(problem, self._timer):
                     self.plan = self._timer.plan
             except CaptureError as error:
                 self.metric = "cold"
@@ -164,6 +166,11 @@ class Prepared:
         with self._problem.modes(), watch(self._guard):
             self._timer.verify()
         return SampleReply(Status.OK, self.note, [], self.metric)
+
+
+def _times_itself(problem: CaseProblem, timer: GraphTimer) -> bool:
+    """Whether something is timed each time the problem is prepared: its `prepare`, or configurations of its kernels."""
+    return problem.variant.prepare is not None or timer.may_have_tuned or torch.backends.cudnn.benchmark
 
 
 def _measure(

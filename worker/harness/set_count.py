@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from time import perf_counter_ns
 
 import torch
@@ -23,17 +24,35 @@ Slow calls therefore get few sets; reading a set from memory takes less than a t
 _WALKS_NS = 1_000_000_000
 """The longest walk through the sets of all placements together, roughly."""
 _MEMORY_SHARE = 0.4
+_TUNING_NS = 100_000_000
+"""By so much longer a first call may have tuned itself: Triton times each configuration for 125 ms."""
 
 
-def measure_set(problem: CaseProblem, seed: int) -> tuple[int, int]:
-    """(bytes that one set with its result takes, nanoseconds of one eager call, at least 1000)."""
+@dataclass(frozen=True, slots=True)
+class MeasuredSet:
+    """bytes: that one set with its result takes. call_ns: of one eager call, at least 1000. first_ns: of the first."""
+
+    bytes: int
+    call_ns: int
+    first_ns: int
+
+    @property
+    def may_have_tuned(self) -> bool:
+        """Whether the first call may have timed configurations to choose one, which needs a device of its own."""
+        return self.first_ns - self.call_ns > _TUNING_NS
+
+
+def measure_set(problem: CaseProblem, seed: int) -> MeasuredSet:
+    """What the variant takes for one set of inputs; the process should not have called it on this case before."""
     device = problem.device
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     data = problem.data(seed)
     call = problem.call(data)
+    begin = perf_counter_ns()
     result = call()
     torch.cuda.synchronize(device)
+    first_ns = perf_counter_ns() - begin
     set_bytes = torch.cuda.memory_allocated(device) - before
     times = []
     for _ in range(3):
@@ -43,7 +62,7 @@ def measure_set(problem: CaseProblem, seed: int) -> tuple[int, int]:
         times.append(perf_counter_ns() - start)
     del result
     # A set in host memory must not count as 0 bytes.
-    return max(set_bytes, data.nbytes, 1), max(min(times), 1000)
+    return MeasuredSet(max(set_bytes, data.nbytes, 1), max(min(times), 1000), first_ns)
 
 
 def plan_sets(device: torch.device, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:

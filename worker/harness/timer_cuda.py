@@ -89,8 +89,9 @@ class GraphTimer:
     """Replays of CUDA graphs, one per memory placement, each slice on the next placement.
 
     hot: use one graph over one input set. plan: that of an earlier timer of the same code, by default made from a timed
-    call; of the timer, what it follows. launches: kernels, copies and fills of a captured call, None where the driver
-    cannot be asked. replay_times: what `verify` saw, None where the numbers of the inputs cannot change.
+    call; of the timer, what it follows. may_have_tuned: see MeasuredSet; False with a plan. launches: kernels, copies
+    and fills of a captured call, None where the driver cannot be asked. replay_times: what `verify` saw, None where the
+    numbers of the inputs cannot change.
 
     No host code runs in a replay, but what was captured may leave out work that an earlier launch has done. `verify`
     therefore holds replays on new numbers against replays on repeated ones: see agreement.py. A variant that returned a
@@ -98,13 +99,15 @@ class GraphTimer:
     """
 
     replay_times: ReplayTimes | None = None
+    may_have_tuned = False
 
     def __init__(
         self, problem: CaseProblem, seed: int, placements: int, *, hot: bool = False, plan: GraphPlan | None = None
     ) -> None:
         if plan is None:
-            set_bytes, call_ns = measure_set(problem, seed)
-            sets, self.placements = (1, 1) if hot else plan_sets(problem.device, set_bytes, call_ns, placements)
+            measured = measure_set(problem, seed)
+            call_ns, self.may_have_tuned = measured.call_ns, measured.may_have_tuned
+            sets, self.placements = (1, 1) if hot else plan_sets(problem.device, measured.bytes, call_ns, placements)
             launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
         else:
             sets, self.placements, launches = plan.sets, plan.placements, plan.launches
@@ -248,8 +251,9 @@ class CudaColdTimer:
     _longer_ns = 0.0
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
-        set_bytes, call_ns = measure_set(problem, seed)
-        sets = min(_EAGER_SETS, affordable_sets(problem.device, set_bytes), sets_in_one_walk(call_ns))
+        measured = measure_set(problem, seed)
+        affordable = affordable_sets(problem.device, measured.bytes)
+        sets = min(_EAGER_SETS, affordable, sets_in_one_walk(measured.call_ns))
         self._rotation = Rotation(problem, seed, max(1, sets))
         self._results: dict[int, Any] = {}
         size = L2_COVERED * torch.cuda.get_device_properties(problem.device).L2_cache_size

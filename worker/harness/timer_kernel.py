@@ -47,11 +47,11 @@ class KernelTimer:
     _longer_ns = 0.0
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
-        set_bytes, call_ns = measure_set(problem, seed)
-        sets, _ = plan_sets(problem.device, set_bytes, call_ns, 1)
+        measured = measure_set(problem, seed)
+        sets, _ = plan_sets(problem.device, measured.bytes, measured.call_ns, 1)
         self._rotation = Rotation(problem, seed, sets)
         self._results: dict[int, Any] = {}
-        self._count = max(1, min(_MOST_CALLS, SLICE_NS // call_ns))
+        self._count = max(1, min(_MOST_CALLS, SLICE_NS // measured.call_ns))
         # The first session initialises CUPTI.
         self._session()
 
