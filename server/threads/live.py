@@ -60,11 +60,25 @@ class Hub:
 
     def follow(self, job_id: int) -> AbstractContextManager[asyncio.Event]:
         """An event that is set whenever the job may have changed."""
-        return _following(self._followers, job_id)
+        return self._following(self._followers, job_id)
 
     def follow_lease(self, job_id: int) -> AbstractContextManager[asyncio.Event]:
         """An event that is set whenever the job may have been cancelled or taken from its run."""
-        return _following(self._leases, job_id)
+        return self._following(self._leases, job_id)
+
+    @contextmanager
+    def _following(self, followers: dict[int, set[asyncio.Event]], job_id: int) -> Iterator[asyncio.Event]:
+        changed = asyncio.Event()
+        if self.is_closing:
+            # Whoever asks after `close` would keep the server from stopping.
+            changed.set()
+        followers[job_id].add(changed)
+        try:
+            yield changed
+        finally:
+            followers[job_id].discard(changed)
+            if not followers[job_id]:
+                del followers[job_id]
 
     async def _listen(self) -> None:
         async for announced in listen(self._url):
@@ -78,18 +92,6 @@ class Hub:
                 _set_all(self._leases, None)
             elif kind == "state" and job_id is not None:
                 _set_all(self._leases, job_id)
-
-
-@contextmanager
-def _following(followers: dict[int, set[asyncio.Event]], job_id: int) -> Iterator[asyncio.Event]:
-    changed = asyncio.Event()
-    followers[job_id].add(changed)
-    try:
-        yield changed
-    finally:
-        followers[job_id].discard(changed)
-        if not followers[job_id]:
-            del followers[job_id]
 
 
 def _set_all(followers: dict[int, set[asyncio.Event]], job_id: int | None) -> None:

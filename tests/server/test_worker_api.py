@@ -34,6 +34,7 @@ from warpwatch.db.reads.work import read_log
 from warpwatch.db.result_chunks import add_chunk
 from warpwatch.db.traces import iter_trace
 from warpwatch.db.worker_keys import add_key, revoke_key
+from warpwatch.server.threads.live import Hub
 from warpwatch.settings import Settings
 from warpwatch.worker.coordinator import UnusableKeyError
 from warpwatch.worker.http_coordinator import HttpCoordinator, _results_file
@@ -173,6 +174,16 @@ def test_a_cancel_answers_a_held_question_at_once(remote: Remote, lab: Lab, data
     remote.coordinator.end_run(job, RunEnding(EndingKind.CANCELLED), None)
     with database.session() as s:
         assert s.get_one(RunRecord, job.run_id).state == "cancelled"
+
+
+def test_a_question_to_a_server_that_stops_is_not_held(database: Database) -> None:
+    hub = Hub(database, lease_seconds=15)
+    with hub.follow_lease(1) as changed:
+        assert not changed.is_set()
+        hub.close()
+        assert changed.is_set()
+    with hub.follow_lease(1) as changed:
+        assert changed.is_set(), "its request came when all held ones had been answered"
 
 
 def test_a_run_that_lost_its_job_writes_nothing(remote: Remote, lab: Lab, database: Database) -> None:
