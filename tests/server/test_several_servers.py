@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from sqlalchemy import text
 from tests.builders import Lab
 from tests.server.test_serve import wait_until_healthy
 
+THREADS = {"channels", "cleaner", "forge", "judge", "reaper", "scheduler", "tallies", "teller"}
 TOKEN = "a-token-that-all-share"
 
 
@@ -81,5 +83,7 @@ def test_a_session_works_on_all_and_work_happens_once(servers: list[httpx.Client
         jobs = client.get("/api/v1/jobs").json()["items"]
         messages = [row["message"] for row in client.get("/api/v1/schedules").json()["items"]]
         assert sorted(job["operator"] for job in jobs) == ["cube", "square"], messages
-        ages = [line for line in client.get("/metrics").text.splitlines() if line.startswith("warpwatch_thread_age")]
-        assert len(ages) == 7, "the background threads of a server are all watched"
+        watched = re.findall(
+            r'^warpwatch_thread_age_seconds\{thread="(\w+)"', client.get("/metrics").text, re.MULTILINE
+        )
+        assert set(watched) == THREADS, "the background threads of a server are all watched"
