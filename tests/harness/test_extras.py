@@ -13,7 +13,7 @@ from warpwatch.worker.harness.cycles import between
 from warpwatch.worker.harness.extras import empty_ns
 from warpwatch.worker.harness.health import Load
 from warpwatch.worker.harness.instructions import Events, NotCountedError, count_calls
-from warpwatch.worker.harness.set_count import MeasuredSet, plan
+from warpwatch.worker.harness.set_count import MeasuredInput, plan
 from warpwatch.worker.harness.timer_kernel import split
 
 SOFTWARE, TASK_CLOCK = 1, 1
@@ -110,7 +110,7 @@ def test_sets_leave_the_l2_behind_unless_calls_are_slow(set_bytes: int, call_ns:
 @pytest.mark.parametrize(("first_ns", "may"), [(40_000_000, False), (250_000_000, True), (20_000, False)])
 def test_a_long_first_call_may_have_tuned_itself(first_ns: int, may: bool) -> None:
     """Loading code takes tens of milliseconds, two configurations of Triton 250."""
-    assert MeasuredSet(2**20, 20_000, first_ns).may_have_tuned is may
+    assert MeasuredInput(2**20, 20_000, first_ns).may_have_tuned is may
 
 
 def test_cycles_are_those_of_multiprocessors_that_were_seen_twice() -> None:

@@ -29,7 +29,7 @@ _TUNING_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredSet:
+class MeasuredInput:
     """bytes: that one set with its result takes. call_ns: of one eager call, at least 1000. first_ns: of the first."""
 
     bytes: int
@@ -42,7 +42,7 @@ class MeasuredSet:
         return self.first_ns - self.call_ns > _TUNING_NS
 
 
-def measure_set(problem: CaseProblem, seed: int) -> MeasuredSet:
+def measure_set(problem: CaseProblem, seed: int) -> MeasuredInput:
     """What the variant takes for one set of inputs; the process should not have called it on this case before."""
     device = problem.device
     torch.cuda.synchronize(device)
@@ -62,7 +62,7 @@ def measure_set(problem: CaseProblem, seed: int) -> MeasuredSet:
         times.append(perf_counter_ns() - start)
     del result
     # A set in host memory must not count as 0 bytes.
-    return MeasuredSet(max(set_bytes, data.nbytes, 1), max(min(times), 1000), first_ns)
+    return MeasuredInput(max(set_bytes, data.nbytes, 1), max(min(times), 1000), first_ns)
 
 
 def plan_sets(device: torch.device, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:

@@ -89,7 +89,7 @@ class GraphTimer:
     """Replays of CUDA graphs, one per memory placement, each slice on the next placement.
 
     hot: use one graph over one input set. plan: that of an earlier timer of the same code, by default made from a timed
-    call; of the timer, what it follows. may_have_tuned: see MeasuredSet; False with a plan. launches: kernels, copies
+    call; of the timer, what it follows. may_have_tuned: see MeasuredInput; False with a plan. launches: kernels, copies
     and fills of a captured call, None where the driver cannot be asked. replay_times: what `verify` saw, None where the
     numbers of the inputs cannot change.
 
