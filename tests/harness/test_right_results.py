@@ -243,7 +243,7 @@ def test_a_few_fast_calls_on_a_busy_host_accuse_nobody(fast: int, accused: bool,
 
 def test_a_result_without_numbers_has_a_tolerance() -> None:
     oracle = torch.ones(4, dtype=torch.float64)
-    expected = replace(expect(oracle, None, "f32", depth=1), sensitivity=Sensitivity(2.0, oracle, oracle))
+    expected = replace(expect(oracle, "f32", depth=1), sensitivity=Sensitivity(2.0, oracle, oracle))
     error = compare("y", torch.full((4,), math.nan), expected)
     assert not error.right
     assert 0 < error.tolerance < 1e-5

@@ -94,24 +94,23 @@ class Expected:
     sensitivity: Sensitivity | None = None
 
 
-def expect(oracle: Tensor, by_torch: Tensor | None, precision: str, depth: int) -> Expected:
-    """The expected value of one tensor.
-
-    by_torch: torch's result in the case's own precision; None where torch cannot run it. In f64 it is a float32 result,
-    whose scaled-down error shows how much the formula cancels.
-    """
+def expect(oracle: Tensor, precision: str, depth: int) -> Expected:
+    """The expected value of one tensor, without torch's own result."""
     if oracle.dtype.is_floating_point and precision in _LARGEST:
         # A number that the precision cannot hold is infinite there.
         oracle = torch.where(oracle.abs() < _LARGEST[precision], oracle, oracle.sign() * math.inf)
     scale = _norm(oracle.double())
     if not math.isfinite(scale):
         scale = _norm(oracle.double().masked_fill(~oracle.isfinite(), 0.0))
-    bare = Expected(oracle, scale, None, None, tolerance(precision, depth, None), precision, depth)
-    return bare if by_torch is None else with_torch(bare, by_torch)
+    return Expected(oracle, scale, None, None, tolerance(precision, depth, None), precision, depth)
 
 
 def with_torch(expected: Expected, by_torch: Tensor) -> Expected:
-    """What is expected with torch's own result known, which can only allow more; by_torch: see `expect`."""
+    """What is expected with torch's own result known, which can only allow more.
+
+    by_torch: torch's result in the case's own precision. In f64 it is a float32 result, whose scaled-down error shows
+    how much the formula cancels.
+    """
     torch_error = _norm(_difference(by_torch, expected.oracle))
     if expected.precision == "f64":
         torch_error *= EPSILON["f64"] / EPSILON["f32"]

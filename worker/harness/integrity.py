@@ -86,7 +86,7 @@ class _Binding:
 
 
 class _Bindings:
-    """Bindings in the order of their looks: thousands of them are compared around every slice, so none of that calls
+    """Bindings, grouped by how each is looked up: thousands are compared around every slice, so none of that calls
     Python code."""
 
     def __init__(self, bindings: Iterable[_Binding]) -> None:

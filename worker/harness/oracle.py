@@ -33,9 +33,7 @@ class Oracle:
         self._data: CaseData | None = data
         oracle = problem.oracle(data)
         depth, precision = problem.operator.depth(problem.case), problem.case.precision
-        self.expected: dict[str, Expected] = {
-            name: expect(tensor, None, precision, depth) for name, tensor in oracle.items()
-        }
+        self.expected: dict[str, Expected] = {name: expect(tensor, precision, depth) for name, tensor in oracle.items()}
         self._dtypes = {name: expected_dtype(problem, data, name) for name in oracle}
 
     def judge(self, results: dict[str, Tensor]) -> list[TensorError]:
@@ -50,12 +48,11 @@ class Oracle:
     def is_right(self, name: str, result: Tensor) -> bool:
         """Whether `result` is right; measures what allows a larger error if it is outside the usual tolerance."""
         result = result.detach()
-        if is_right(result, self.expected[name]):
-            return True
-        self._measure_torch()
-        if is_right(result, self.expected[name]):
-            return True
-        return self._measure_sensitivity() and is_right(result, self.expected[name])
+        return (
+            is_right(result, self.expected[name])
+            or (self._measure_torch() and is_right(result, self.expected[name]))
+            or (self._measure_sensitivity() and is_right(result, self.expected[name]))
+        )
 
     def find_wrong(self, results: dict[str, Tensor]) -> str | None:
         """One line on the first wrong tensor; None when all are right, which is known sooner than all errors are.
@@ -77,13 +74,14 @@ class Oracle:
         return explain(compare(name, result.detach(), self.expected[name]), result.detach())
 
     @STOPWATCH.measure(Activity.ORACLE)
-    def _measure_torch(self) -> None:
-        """Lets torch's own result, once, say how exact a result can be."""
+    def _measure_torch(self) -> bool:
+        """Lets torch's own result, once, say how exact a result can be; whether it did so now."""
         if self._data is None:
-            return
+            return False
         by_torch, self._data = self._problem.own_precision(self._data), None
         for name, tensor in (by_torch or {}).items():
             self.expected[name] = with_torch(self.expected[name], tensor)
+        return by_torch is not None
 
     @STOPWATCH.measure(Activity.ORACLE)
     def _measure_sensitivity(self) -> bool:
