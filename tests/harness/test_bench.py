@@ -84,8 +84,9 @@ def test_a_side_metric_takes_what_is_left_to_it(monkeypatch: pytest.MonkeyPatch,
     clock = Clock()
     monkeypatch.setattr(harness_bench, "perf_counter_ns", lambda: clock.ns)
     guard = TamperGuard()
-    samples, dropped, _ = _sample(NoisyTimer(clock), budget, DeviceHealth(torch.device("cpu")), guard)
-    assert (len(samples), dropped) == (count, 0)
+    times, kept = _sample(NoisyTimer(clock), "hot", budget, DeviceHealth(torch.device("cpu")), guard)
+    assert (len(times), kept.dropped) == (count, 0)
+    assert kept.nanoseconds == tuple(times)
 
 
 def test_more_work_takes_longer(harness: Harness) -> None:

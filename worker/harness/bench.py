@@ -67,6 +67,19 @@ class Budget:
         return self.usual_ns if self.allowed_ns is None else max(0, min(self.usual_ns, self.allowed_ns))
 
 
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """What a timer took of one metric. dropped: how many samples more, because the device was throttled, and why."""
+
+    metric: str
+    nanoseconds: tuple[float, ...]
+    dropped: int
+    reasons: str
+
+    def summarize(self) -> Measurement:
+        return summarize(self.metric, self.nanoseconds, self.dropped, self.reasons)
+
+
 class Timer(Protocol):
     """Takes slices of samples in nanoseconds per call; `placements` slices cover every memory placement once."""
 
@@ -81,7 +94,7 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
     cost = problem.operator.cost(problem.case)
     health = DeviceHealth(problem.device)
     facts: dict[str, Any] = {"empty_ns": empty_ns(problem.device), "before": health.read()}
-    measurements, notes, counters, testimony = [], [], CallCounters(), _Testimony()
+    taken, notes, counters, testimony = list[_Samples](), list[str](), CallCounters(), _Testimony()
     shares, begin, side_end = SHARES[problem.device.type], perf_counter_ns(), 0
     with problem.modes(), watch(guard), no_collection():
         expect_honest(problem, seed)
@@ -93,15 +106,17 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
                 side_end = now + int((now - begin) * _SIDE_SHARE / (1 - _SIDE_SHARE))
             if done:
                 budget = replace(budget, allowed_ns=(side_end - now) // (len(shares) - done))
-            measurement, note = _measure(problem, seed, metric, budget, health, guard, counters, testimony)
-            measurements += [measurement] if measurement is not None else []
+            samples, note = _measure(problem, seed, metric, budget, health, guard, counters, testimony)
+            taken += [samples] if samples is not None else []
             notes += [note] if note else []
         testimony.expect_agreement(problem, seed)
         counters.notes += testimony.notes
         setup = measure_setup(problem, seed, int(budget_ns * _SETUP_SHARE))
         counters.count_instructions(problem, seed)
-        if measurements:
-            counters.count_memory(problem, seed, measurements[0].median_ns)
+        if taken:
+            counters.count_memory(problem, seed, median(taken[0].nanoseconds))
+    # No code of the variant runs any more that could change a list.
+    measurements = [samples.summarize() for samples in taken]
     if setup is not None:
         if not is_amortised:
             counters.notes.append("The time of `prepare` is part of every metric: a call uses nothing else")
@@ -182,26 +197,27 @@ def _measure(
     guard: TamperGuard,
     counters: CallCounters,
     testimony: _Testimony,
-) -> tuple[Measurement | None, str]:
-    """(the measurement of one metric or None, a note on why there is none); adds cycle counts to `counters`, and what
+) -> tuple[_Samples | None, str]:
+    """(the samples of one metric or None, a note on why there are none); adds cycle counts to `counters`, and what
     other timers can contradict to `testimony`."""
     try:
         begin = perf_counter_ns()
         timer = open_timer(problem, seed, metric, budget.usual_ns, PLACEMENTS)
         budget = budget.without_opening(perf_counter_ns() - begin)
-        samples, dropped, reasons = _sample(timer, budget, health, guard)
+        times, kept = _sample(timer, metric, budget, health, guard)
         if metric == "graph":
             assert isinstance(timer, GraphTimer)
             counters.count_cycles(timer, problem.device)
         timer.verify()
-        testimony.add(metric, timer, samples, counters)
+        expect_unaltered(times, kept.nanoseconds)
+        testimony.add(metric, timer, times, counters)
     except CaptureError as error:
         return None, f"No metric {metric}: the variant cannot be captured in a CUDA graph ({error})"
     except NoMetricError as error:
         return None, f"No metric {metric}: {error}"
-    if not samples:
-        return None, f"No metric {metric}: the device was throttled all the time ({reasons})"
-    return summarize(metric, samples, dropped, reasons), ""
+    if not times:
+        return None, f"No metric {metric}: the device was throttled all the time ({kept.reasons})"
+    return kept, ""
 
 
 class _Testimony:
@@ -264,8 +280,10 @@ class _Testimony:
 
 
 @STOPWATCH.measure(Activity.SAMPLES)
-def _sample(timer: Timer, budget: Budget, health: DeviceHealth, guard: TamperGuard) -> tuple[list[float], int, str]:
-    """(kept samples, how many were dropped because the device was throttled, the reasons)."""
+def _sample(
+    timer: Timer, metric: str, budget: Budget, health: DeviceHealth, guard: TamperGuard
+) -> tuple[list[float], _Samples]:
+    """(times in ns as a list, which code that searches memory finds and changes; the same where it cannot)."""
     samples: list[float] = []
     kept: tuple[float, ...] = ()
     dropped, reasons = 0, dict[str, None]()
@@ -283,7 +301,7 @@ def _sample(timer: Timer, budget: Budget, health: DeviceHealth, guard: TamperGua
                 samples += taken
                 kept = (*kept, *taken)
         if _is_enough(samples, perf_counter_ns() - start, budget):
-            return samples, dropped, "; ".join(reasons)
+            return samples, _Samples(metric, kept, dropped, "; ".join(reasons))
 
 
 def _is_enough(samples: list[float], spent_ns: int, budget: Budget) -> bool:
