@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 """Version of how timings are taken; part of a series' key, so the timings of two versions are never one series."""
 METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "cold")}
 """Metrics per kind of device, all in nanoseconds. Verdicts use the first one."""

@@ -29,7 +29,7 @@ from .timer_cuda import CaptureError, GraphTimer, NoMetricError
 from .timer_kernel import KernelTimer
 
 SHARES = {
-    "cuda": {"graph": 0.15, "kernel": 0.05, "cold": 0.05, "hot": 0.05, "call": 0.05},
+    "cuda": {"graph": 0.15, "kernel": 0.02, "cold": 0.02, "hot": 0.02, "call": 0.02},
     "cpu": {"hot": 0.6, "cold": 0.4},
 }
 """Each metric's share of the budget.

@@ -20,8 +20,6 @@ from warpwatch.contract.measurement import Counter
 from .summary import summarize_counts
 from .timer_cuda import GraphTimer
 
-_ROUNDS = 2
-"""Slices of each memory placement."""
 _MULTIPROCESSORS = 1024
 """An upper bound on multiprocessor numbers, which have gaps."""
 _BLOCKS_EACH = 4
@@ -51,12 +49,12 @@ _STAMP = """
 
 
 def count_cycles(timer: GraphTimer, device: torch.device) -> dict[str, Counter]:
-    """`cycles` per call over replays of the timer's graphs, two slices of each, and the actual `clock` in GHz."""
+    """`cycles` per call over replays of the timer's graphs, one slice of each, and the actual `clock` in GHz."""
     stamp = _load_stamp(device)
     cycles, gigahertz = [], []
     # The driver may load code at the first launch, which must not fall between two replays.
     stamp(_empty_stamps(device))
-    for _ in range(_ROUNDS * timer.placements):
+    for _ in range(timer.placements):
         before, after = _empty_stamps(device), _empty_stamps(device)
         launches = timer.take_between(partial(stamp, before), partial(stamp, after))
         elapsed, clock = between(before.cpu(), after.cpu())

@@ -30,6 +30,7 @@ from warpwatch.operator import Operator
 from .failures import WrongResultError
 
 _TORCH = (
+    "_foreach_copy_",
     "allclose",
     "empty",
     "empty_like",

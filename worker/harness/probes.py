@@ -27,7 +27,7 @@ from .failures import WrongResultError, device_works, status_of
 from .guards import GuardedInputs, Layout, aligned, guard_allocations, offset, strided
 from .oracle import Oracle
 from .problem import CaseData, CaseProblem, Progress
-from .rotation import wipe
+from .rotation import addresses_of, wipe
 from .sensitivity import disturbed_oracle, moved_inputs
 from .timer_cuda import CaptureError, capture
 
@@ -180,7 +180,7 @@ def graph_capture(context: ProbeContext) -> str:
     if problem.refreshed(call, data) is not call:
         raise NotProbedError("It prepares arguments for other inputs in other memory")
     returned = results_by_set[0]
-    wipe(returned, [data])
+    wipe(returned, addresses_of([data]))
     graph.replay()
     problem.synchronize()
     # A gradient of zeros has memory only from here on, so the wipe must not see it.

@@ -10,7 +10,7 @@ import gc
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -56,14 +56,19 @@ class Rotation:
         # At most three sets, the first and the last among them.
         step = (count - 1) / (_VERIFIED - 1)
         self._verified = list(range(count)) if count <= _VERIFIED else [round(step * i) for i in range(_VERIFIED)]
+        # A set, whether copies of it have its strides, and the most units of padding: no more than there are in a set,
+        # because the allocator separates small and large tensors.
+        drawn: list[tuple[CaseData, bool, int]] = []
         for index, set_seed in enumerate(self._seeds):
-            is_copy = index >= _DISTINCT
-            data = _copied(problem, self.sets[index % _DISTINCT], set_seed) if is_copy else problem.data(set_seed)
+            source, is_copied, units = drawn[index % _DISTINCT] if index >= _DISTINCT else (None, False, 0)
+            data = _copied(source) if source is not None and is_copied else problem.data(set_seed)
+            if source is None:
+                units = max(1, min(data.nbytes // _PADDING_UNIT, _LARGEST_PADDING))
+                drawn.append((data, _has_plain_strides(data), units))
             self.sets.append(data)
             if scatter is not None:
-                # Padding is no larger than a set, because the allocator separates small and large tensors.
-                units = scatter.randint(1, max(1, min(self.sets[-1].nbytes // _PADDING_UNIT, _LARGEST_PADDING)))
-                self._padding.append(torch.empty(units * _PADDING_UNIT, dtype=torch.uint8, device=problem.device))
+                padding = scatter.randint(1, units) * _PADDING_UNIT
+                self._padding.append(torch.empty(padding, dtype=torch.uint8, device=problem.device))
         self.calls: list[Callable[[], Any]] = [problem.call(data) for data in self.sets]
         self._next = 0
 
@@ -77,14 +82,26 @@ class Rotation:
         """Moves the contents of every set on by one set, in place; in backward cases only the incoming gradients."""
         if not self.can_roll:
             return
-        targets = [self.problem.replaceable(data) for data in self.sets]
-        for target, source in zip(targets, [*targets[1:], targets[0].clone()], strict=True):
-            target.overwrite(source)
+        first = [tensor.clone() for tensor in self._rolled[0]]
+        with torch.no_grad():
+            for target, source in pairwise([*self._rolled, first]):
+                # Of no tensors there is no list.
+                if target:
+                    torch._foreach_copy_(target, source)
         self._current_seeds = [*self._current_seeds[1:], self._current_seeds[0]]
         for index in range(len(self.sets)):
             self._refresh(index)
 
-    @property
+    @cached_property
+    def _rolled(self) -> list[list[Tensor]]:
+        """What moves on, by set: no tensor of a set ever moves in memory."""
+        return [[tensor for _, tensor in self.problem.replaceable(data).tensors()] for data in self.sets]
+
+    @cached_property
+    def _addresses(self) -> set[int]:
+        return addresses_of(self.sets)
+
+    @cached_property
     def can_roll(self) -> bool:
         """Whether `roll` changes the numbers of every set."""
         targets = [self.problem.replaceable(data) for data in self.sets]
@@ -109,8 +126,12 @@ class Rotation:
     def spoil(self, result: Any) -> Any:
         """A copy of a result; the original is wiped, so that reused memory holds no right result."""
         copy = map_tensors(lambda tensor: tensor.detach().clone(), result)
-        wipe(result, self.sets)
+        self.wipe(result)
         return copy
+
+    def wipe(self, result: Any) -> None:
+        """As the function `wipe`, for results of calls on these sets."""
+        wipe(result, self._addresses)
 
     def verify(self, results: dict[int, Any], indices: Sequence[int] = ()) -> None:
         """Raises WrongResultError when the result of a timed call is wrong, or a call changed its inputs.
@@ -181,21 +202,25 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _copied(problem: CaseProblem, data: CaseData, seed: int) -> CaseData:
-    """A copy of `data`, which was drawn from `seed`; drawn again when a copy would have other strides."""
-    copy = data.map(lambda tensor: tensor.detach().clone())
-    alike = all(
-        mine.stride() == theirs.stride() for (_, mine), (_, theirs) in zip(copy.tensors(), data.tensors(), strict=True)
-    )
-    return copy if alike else problem.data(seed)
+def _copied(data: CaseData) -> CaseData:
+    return data.map(lambda tensor: tensor.detach().clone())
 
 
-def wipe(result: Any, sets: Iterable[CaseData]) -> None:
+def _has_plain_strides(data: CaseData) -> bool:
+    """Whether copies of the tensors have the same strides."""
+    return all(tensor.stride() == torch.empty_like(tensor).stride() for _, tensor in data.tensors())
+
+
+def addresses_of(sets: Iterable[CaseData]) -> set[int]:
+    """Where the tensors of the sets lie."""
+    return {tensor.untyped_storage().data_ptr() for data in sets for _, tensor in data.tensors()}
+
+
+def wipe(result: Any, inputs: set[int]) -> None:
     """Fills results with NaN, except views of an input: the gradient of a sum is the incoming gradient itself.
 
-    A gradient that is zero everywhere may have no memory, and is left out too.
+    A gradient that is zero everywhere may have no memory, and is left out too. inputs: see addresses_of.
     """
-    inputs = {tensor.untyped_storage().data_ptr() for data in sets for _, tensor in data.tensors()}
     for _, tensor in named_tensors(result):
         if not tensor._is_zerotensor() and tensor.untyped_storage().data_ptr() not in inputs:
             # An expanded tensor cannot be written, and owns less memory than its size.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from time import perf_counter_ns
 
 import torch
@@ -24,6 +25,9 @@ Slow calls therefore get few sets; reading a set from memory takes less than a t
 _WALKS_NS = 1_000_000_000
 """The longest walk through the sets of all placements together, roughly."""
 _MEMORY_SHARE = 0.4
+_ENOUGH_SETS = 1024
+"""In all placements together. The more sets, the less it matters where each of them lies, and each costs a capture."""
+_FEWEST_PLACEMENTS = 2
 _TUNING_NS = 100_000_000
 """By so much longer a first call may have tuned itself: Triton times each configuration for 125 ms."""
 
@@ -42,8 +46,10 @@ class MeasuredInput:
         return self.first_ns - self.call_ns > _TUNING_NS
 
 
+@lru_cache(maxsize=1)
 def measure_set(problem: CaseProblem, seed: int) -> MeasuredInput:
-    """What the variant takes for one set of inputs; the process should not have called it on this case before."""
+    """What the variant takes for one set of inputs, measured once for all timers of a problem; the process should not
+    have called it on this case before."""
     device = problem.device
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
@@ -79,7 +85,8 @@ def plan(l2_bytes: int, affordable: int, set_bytes: int, call_ns: int, placement
     covering = max(2, math.ceil(L2_COVERED * l2_bytes / set_bytes) + 1)
     most = _WARM_SETS if 4 * _MOST_SETS * set_bytes <= l2_bytes else _MOST_SETS
     sets = max(1, min(covering, most, sets_in_one_walk(call_ns), affordable))
-    return sets, max(1, min(placements, affordable // sets, _WALKS_NS // (sets * call_ns)))
+    enough = max(_FEWEST_PLACEMENTS, _ENOUGH_SETS // sets)
+    return sets, max(1, min(placements, enough, affordable // sets, _WALKS_NS // (sets * call_ns)))
 
 
 def sets_in_one_walk(call_ns: int) -> int:

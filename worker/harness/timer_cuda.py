@@ -29,7 +29,7 @@ from .agreement import ReplayTimes, expect_equal_launches, expect_work_in_replay
 from .failures import WrongResultError
 from .integrity import expect_unaltered
 from .problem import CaseProblem
-from .rotation import Rotation, no_collection, wipe
+from .rotation import Rotation, no_collection
 from .set_count import L2_COVERED, affordable_sets, measure_set, plan_sets, sets_in_one_walk
 
 SLICE_NS = 20_000_000
@@ -142,7 +142,7 @@ class GraphTimer:
             if graph.rotation.calls != captured_calls:
                 raise CaptureError("the variant prepares arguments of other shapes for other inputs")
             # Without this, a graph that writes nothing would still hold the right results of its last replay.
-            wipe(graph.results, graph.rotation.sets)
+            graph.rotation.wipe(graph.results)
             graph.replay(1)
             graph.rotation.verify(graph.results)
 
@@ -225,7 +225,7 @@ class _Placement:
         self.rotation.roll()
         if self.rotation.calls != captured_calls:
             raise CaptureError("the variant prepares arguments of other shapes for other inputs")
-        wipe(results, self.rotation.sets)
+        self.rotation.wipe(results)
         _replay_once(graph)
         self.rotation.verify(results)
         return times
