@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from sqlalchemy import exists, func, select, text, update
 from sqlalchemy.orm import Session
 
-from warpwatch.contract.measurement import PROTOCOL
+from warpwatch.contract.measurement import PROTOCOLS
 from warpwatch.contract.priorities import HURRIED, ORDINARY, SCHEDULED
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, JobState, Purpose
 from warpwatch.db.database import storable
 from warpwatch.db.live import announce
-from warpwatch.db.models import JobRecord, SeriesRecord, SubmissionRecord, TrialRecord
+from warpwatch.db.models import DeviceRecord, JobRecord, SeriesRecord, SubmissionRecord, TrialRecord
 from warpwatch.db.queue import hurry
 from warpwatch.db.reads.reports import FIRST_TRIAL
 from warpwatch.db.registry import ensure_rows
@@ -159,7 +159,8 @@ def ensure_series(
     missing = [cell for cell in cells if cell not in series]
     # A program's series have a protocol of their own, so only those of the same operator tell.
     newest = select(SeriesRecord.protocol).filter_by(operator_id=operator_id, device_id=device_id, metric=metric)
-    protocol = s.scalar(newest.order_by(SeriesRecord.id.desc()).limit(1)) or PROTOCOL
+    protocol = s.scalar(newest.order_by(SeriesRecord.id.desc()).limit(1))
+    protocol = protocol or PROTOCOLS[s.get_one(DeviceRecord, device_id).kind]
     common = {"operator_id": operator_id, "device_id": device_id, "metric": metric, "protocol": protocol}
     rows = [{**common, "variant_id": variant, "case_id": case} for variant, case in missing]
     ensure_rows(s, SeriesRecord, rows, key=["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"])

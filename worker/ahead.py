@@ -24,7 +24,7 @@ from warpwatch.contract.words import JobKind
 from warpwatch.git import GitError
 from warpwatch.project import Project, ProjectError
 from warpwatch.sources import parse_python
-from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
+from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name, spare_cores, step_back
 from warpwatch.worker.host import Host
 from warpwatch.worker.mirrors import read_project, trusted_mirror
 from warpwatch.worker.reporter import CannotRunError, Reporter, SilentReporter, Stopped
@@ -33,7 +33,6 @@ JOBS = 16
 """Jobs at the head of the queue that are looked at."""
 _MOST_BUILDS = 4
 _CORES_PER_BUILD = 4
-_NICENESS = 19
 _POLL_SECONDS = 0.1
 _REMEMBERED = 10_000
 _TIMED = (JobKind.BENCH, JobKind.COMPARE)
@@ -47,19 +46,17 @@ class BuildAhead:
     """Threads that build ahead, woken by every job that begins. Close it before the worker ends."""
 
     def __init__(self, host: Host, read_queue: Callable[[], Sequence[JobRequest]]) -> None:
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self._host = host
         self._read_queue = read_queue
-        # The first cores are those that children use first.
-        self._cores = cores[len(cores) // 4 :] if host.kind == "cuda" else cores
-        builds = max(1, min(_MOST_BUILDS, len(self._cores) // _CORES_PER_BUILD)) if host.kind == "cuda" else 1
+        builds = max(1, min(_MOST_BUILDS, len(spare_cores()) // _CORES_PER_BUILD)) if host.kind == "cuda" else 1
         self._changed = threading.Condition()
         self._seen: set[Target] = set()
         self._building: set[Target] = set()
         self._paused = 0
         self._timing = self._closed = False
         self._looking = ThreadPoolExecutor(1, thread_name_prefix="looking-ahead")
-        self._builders = ThreadPoolExecutor(builds, "building-ahead", initializer=self._step_back)
+        initializer = step_back if host.kind == "cuda" else None
+        self._builders = ThreadPoolExecutor(builds, "building-ahead", initializer)
 
     def close(self) -> None:
         """Ends running builds."""
@@ -154,13 +151,6 @@ class BuildAhead:
             self._changed.wait()
         self._paused -= 1
         _send(stopped, signal.SIGCONT)
-
-    def _step_back(self) -> None:
-        """Leaves the GPU's host threads their cores and their priority; the processes of this thread inherit that."""
-        if self._host.kind == "cuda":
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-                os.sched_setaffinity(0, self._cores)
 
 
 class _BuildReporter(SilentReporter):

@@ -14,7 +14,9 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +35,7 @@ LIBRARY_LIMIT = 2**30
 KEY_SECONDS = 60.0
 """Limit for asking which library it would be; compilers are asked for their versions."""
 _FOLDER = "libraries"
+_NICENESS = 19
 _KEY = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"\w[\w.-]{0,200}")
 
@@ -53,6 +56,19 @@ class BuildRequest:
     interpreter: str | None = None
     sanitize: bool = False
     variables: tuple[tuple[str, str], ...] = ()
+
+
+def spare_cores() -> list[int]:
+    """The cores that builds may use beside a GPU: the first ones are those that children use first."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return cores[len(cores) // 4 :]
+
+
+def step_back() -> None:
+    """Leaves a GPU's host threads their cores and their priority; the processes of this thread inherit that."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        os.sched_setaffinity(0, spare_cores())
 
 
 def is_name(operator: str) -> bool:

@@ -32,6 +32,7 @@ from warpwatch.worker.peaks import read_peaks, store_peaks
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer
 from warpwatch.worker.toolchains import Toolchain
+from warpwatch.worker.turns import LaneTurns
 from warpwatch.worker.worktrees import clear_worktrees, lay_out, own_prefix
 
 T = TypeVar("T")
@@ -228,12 +229,11 @@ class Checkout:
         with self.host.stopwatch.measure(Activity.START):
             self._spares.extend(self.host.launch_child(self._spec(), reporter) for _ in range(count))
 
-    def lane(self) -> Checkout:
+    def lane(self, turns: LaneTurns | None = None) -> Checkout:
         """The same worktree with a child and a stopwatch of its own, for another thread, which must close it."""
         lane = copy.copy(self)
-        lane.host = replace(self.host, stopwatch=Stopwatch())
-        lane._child = None
-        lane._spares, lane._ran, lane._stack = deque(), set(), ExitStack()
+        lane.host = replace(self.host, stopwatch=Stopwatch(), turns=turns)
+        lane._child, lane._spares, lane._ran, lane._stack = None, deque(), set(), ExitStack()
         return lane
 
     def drop_spares(self) -> None:

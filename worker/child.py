@@ -25,14 +25,16 @@ from typing import Any, TypeVar
 from warpwatch import CONTRACT
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.messages import PING, Request
-from warpwatch.contract.words import Fault, Reason, Status
+from warpwatch.contract.messages import PING, TURN, Request
+from warpwatch.contract.words import Fault, LaneUse, Reason, Status
 from warpwatch.worker import sandbox, templates
 from warpwatch.worker.caches import CodeCache
 from warpwatch.worker.files import copy_regular
 from warpwatch.worker.images import ContainerImage
+from warpwatch.worker.line_reader import LineReader
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer, first_finding
+from warpwatch.worker.turns import LaneTurns
 
 T = TypeVar("T")
 BOOTSTRAP = Path(__file__).parent / "harness" / "bootstrap.py"
@@ -131,10 +133,16 @@ def find_interpreter(name: str | None, image: ContainerImage | None = None) -> s
 
 
 class Child:
-    """A running harness. Must be used by the thread that started it: the kernel may kill it when that thread ends."""
+    """A running harness. Must be used by the thread that started it: the kernel may kill it when that thread ends.
 
-    def __init__(self, spec: ChildSpec, confinement: sandbox.Confinement, reporter: Reporter) -> None:
+    turns: those of its lane, where other children of the job use the device as well.
+    """
+
+    def __init__(
+        self, spec: ChildSpec, confinement: sandbox.Confinement, reporter: Reporter, turns: LaneTurns | None = None
+    ) -> None:
         self._reporter = reporter
+        self._turns = turns
         self._sanitizer = spec.sanitizer
         self.times = RunTimes()
         """What the last request spent its time on, as the child says, and within what it took."""
@@ -149,8 +157,12 @@ class Child:
         self._replies = LineReader(reply_end, REPLY_LIMIT)
         self._output = LineReader(log_end, _LINE_LIMIT)
         try:
+            if self._turns is not None:
+                # To open a GPU disturbs what is timed on it.
+                self._turns.use(LaneUse.OPENING, reporter.should_stop)
             self._process = self._start(spec, child_reply, child_log)
         except BaseException:
+            self._leave_device()
             self._jail.close()
             raise
         finally:
@@ -201,8 +213,13 @@ class Child:
 
     def wait_ready(self) -> None:
         """Returns once the child has greeted; CannotRunError when it says that it cannot work."""
-        if self._has_greeted:
-            return
+        try:
+            if not self._has_greeted:
+                self._expect_greeting()
+        finally:
+            self._leave_device()
+
+    def _expect_greeting(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while self.pid is None and self.alive and time.monotonic() < deadline:
             self._expect_no_stop()
@@ -227,12 +244,23 @@ class Child:
         self._tail.clear()
         self._doing = ""
         self.times = RunTimes()
-        self._send(Request(self._requests, verb, **fields))
+        lanes = self._turns.lanes if self._turns is not None else 1
+        self._send(Request(self._requests, verb, **fields, lanes=lanes))
 
     def receive(self, seconds: float, reporter: Reporter) -> dict[str, Any]:
-        """The reply to what was sent as plain JSON; ChildFailure when none comes within `seconds`, Stopped when told
-        to stop."""
+        """The reply to what was sent as plain JSON; ChildFailure when none comes within `seconds` without those in
+        which it waited for its turn, Stopped when told to stop."""
         self._reporter = reporter
+        try:
+            return self._receive(seconds)
+        finally:
+            self._leave_device()
+
+    def _leave_device(self) -> None:
+        if self._turns is not None:
+            self._turns.leave()
+
+    def _receive(self, seconds: float) -> dict[str, Any]:
         begin = time.monotonic()
         deadline = begin + seconds
         while True:
@@ -240,7 +268,8 @@ class Child:
             # Events before the reply say how far one case is, which is finer than a job's progress; after a crash it
             # tells where.
             if "event" in message:
-                self._doing = str(message.get("text", ""))[:100]
+                deadline += self._grant_turn(message)
+                self._doing = str(message.get("text", self._doing))[:100]
                 continue
             if message.get("id") != self._requests:
                 raise _forged()
@@ -256,6 +285,18 @@ class Child:
             if reply.get("status") == Status.OK:
                 self._expect_no_other_reply(deadline, seconds)
             return reply
+
+    def _grant_turn(self, message: dict[str, Any]) -> float:
+        """Lets the child use the device as it asks, once it may; returns the seconds until then."""
+        if message["event"] != "turn" or self._turns is None:
+            return 0.0
+        try:
+            use = LaneUse(str(message.get("use")))
+        except ValueError as error:
+            raise ChildFailure(Status.CRASHED, f"the harness asked for a turn that there is not: {error}") from error
+        waited = self._turns.use(use, self._reporter.should_stop)
+        self._send(Request(self._requests, TURN))
+        return waited
 
     def _expect_no_other_reply(self, deadline: float, seconds: float) -> None:
         """ChildFailure when the request gets another reply: kernel code wrote the first one.
@@ -419,48 +460,6 @@ def _logged_failure(reporter: Reporter, effect: str) -> Iterator[None]:
 
 def _speaks_of_memory(lines: Iterable[str]) -> bool:
     return any(word in line for line in lines for word in _MEMORY_WORDS)
-
-
-class LineReader:
-    """Bytes from a non-blocking descriptor as lines; one longer than `limit` is handed out in pieces."""
-
-    def __init__(self, descriptor: int, limit: int) -> None:
-        os.set_blocking(descriptor, False)
-        self.descriptor = descriptor
-        self.ended = False
-        self._limit = limit
-        self._buffer = bytearray()
-        self._searched = 0
-
-    def read(self) -> bool:
-        """Reads once; whether anything came."""
-        try:
-            data = os.read(self.descriptor, 2**16)
-        except BlockingIOError:
-            return False
-        self.ended = not data
-        self._buffer += data
-        return bool(data)
-
-    def take(self) -> bytes | None:
-        """The next line without its end, or a piece of one that grew past the limit."""
-        end = self._buffer.find(b"\n", self._searched)
-        if end < 0:
-            self._searched = len(self._buffer)
-            if self._searched <= self._limit:
-                return None
-            end = self._limit
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + self._buffer.startswith(b"\n", end)]
-        self._searched = 0
-        return line
-
-    def finish(self) -> None:
-        """Ends the last line, which a crash may have cut off."""
-        for _ in range(16):
-            self.read()
-        if self._buffer and not self._buffer.endswith(b"\n"):
-            self._buffer += b"\n"
 
 
 def _forged() -> ChildFailure:

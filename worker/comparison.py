@@ -11,7 +11,7 @@ from statistics import mean, median
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.environment import Environment
-from warpwatch.contract.measurement import METRICS, PROTOCOL
+from warpwatch.contract.measurement import METRICS, PROTOCOLS
 from warpwatch.contract.messages import GraphPlan, SampleReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import ROUNDS, WAITS, StopRule, judge_controls
@@ -200,9 +200,9 @@ class _Rounds:
         self._operator = request.operator
         self._budget_ns = request.spec.budget_ns or BUDGET_NS
         self._stop = request.spec.stop
-        metric = METRICS[head.checkout.host.kind][0]
+        metric, protocol = METRICS[head.checkout.host.kind][0], PROTOCOLS[head.checkout.host.kind]
         self._comparisons = {
-            (variant, case): Comparison(variant, case, metric, PROTOCOL, Status.OK, "")
+            (variant, case): Comparison(variant, case, metric, protocol, Status.OK, "")
             for variant, case in request.spec.pairs or []
         }
 

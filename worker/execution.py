@@ -7,7 +7,7 @@ job ends in Stopped or CannotRunError, in nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -20,11 +20,12 @@ from warpwatch.contract.words import RESUMABLE, Fault, JobKind, Reason, Status
 from warpwatch.definitions import DefinitionsError
 from warpwatch.git import GitError, UnknownRefError
 from warpwatch.project import IncompleteCommitError, ProjectError
+from warpwatch.worker.building import step_back
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
-from warpwatch.worker.lanes import Check, check_in_lanes, lanes_of
+from warpwatch.worker.lanes import Measure, lanes_of, measure_in_lanes
 from warpwatch.worker.measurer import (
     Measurer,
     Strikes,
@@ -228,10 +229,10 @@ class _Job:
                 names = [(variant.name, case.key) for case in cases for variant in variants]
                 return replace(outcome, findings=[Finding(*name, Status.UNSUPPORTED, str(missing)) for name in names])
         plan = _Plan(variants, cases, TimeLimits(outcome.peaks, self._checkout.host.kind))
-        lanes = lanes_of(self._checkout.host)
+        lanes = 1 if spec.sanitize is not None else lanes_of(self._checkout.host, kind, plan.total)
         self._kept = self._keep(outcome.environment.key, plan)
         partial = dict(self._kept)
-        is_shared = kind == JobKind.CHECK and spec.sanitize is None and min(lanes, plan.total) > 1
+        is_shared = lanes > 1
         try:
             if is_shared:
                 findings = self._measure_in_lanes(plan, partial, lanes, entry)
@@ -240,7 +241,7 @@ class _Job:
                 findings = self._measure_in_turn(plan, partial)
         except Stopped as stopped:
             if is_shared:
-                # A variant that ran out of memory beside others is checked again alone.
+                # A variant that ran out of memory beside others is measured again alone.
                 partial = {cell: found for cell, found in partial.items() if found.status is not Status.OUT_OF_MEMORY}
             is_built = plan.build.done() and plan.build.exception() is None
             build = plan.build.result() if is_built else None
@@ -271,11 +272,11 @@ class _Job:
         self, plan: _Plan, partial: dict[tuple[str, str], Finding], lanes: int, entry: OperatorEntry
     ) -> list[Finding]:
         """The same in several children at once, while native libraries are built."""
-        variants = {variant.name: variant for variant in plan.variants}
+        kind, variants = self._request.kind, {variant.name: variant for variant in plan.variants}
         cases = {case.key: case for case in plan.cases}
         strikes = Strikes(self._kept.values())
 
-        def open_lane(checkout: Checkout, reporter: Reporter) -> Check:
+        def open_lane(checkout: Checkout, reporter: Reporter) -> Measure:
             measurer = self._measurer(checkout, reporter, plan.limits, strikes)
             return lambda cell: self._take(plan, partial, measurer, reporter, variants[cell[0]], cases[cell[1]])
 
@@ -286,9 +287,12 @@ class _Job:
         cells = [(variant, case) for case in cases for variant in names]
 
         def build(checkout: Checkout, reporter: Reporter) -> None:
-            _build(plan, entry, checkout, reporter)
+            # A thread of its own, because it steps back for good beside what is timed.
+            initializer = step_back if kind == JobKind.BENCH else None
+            with ThreadPoolExecutor(1, initializer=initializer) as builder:
+                builder.submit(_build, plan, entry, checkout, reporter).result()
 
-        findings = check_in_lanes(self._checkout, cells, open_lane, self._reporter, lanes, build)
+        findings = measure_in_lanes(self._checkout, kind, cells, open_lane, self._reporter, lanes, build)
         self._reporter.progress(plan.total, plan.total, "")
         places = {(variant, case): place for place, (case, variant) in enumerate(product(cases, variants))}
         return sorted(findings, key=lambda finding: places[finding.variant, finding.case])

@@ -16,6 +16,7 @@ from warpwatch.worker.child import BOOTSTRAP, Child, ChildSpec, find_interpreter
 from warpwatch.worker.gate import LastCanary
 from warpwatch.worker.images import ContainerImage, open_image
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
+from warpwatch.worker.turns import LaneTurns
 
 THREADS = 0
 """CPU threads of a child: one per core, which the child counts itself."""
@@ -25,7 +26,8 @@ THREADS = 0
 class Host:
     """What a worker measures with: one device ("cpu", "cuda:0"), the limits of `settings`, folders that children must
     not see, the control group in which children get theirs, what the current job spends its time on, the container
-    image in which children run, None for the host's own files, and when the device was found fit last."""
+    image in which children run, None for the host's own files, when the device was found fit last, and the turns of
+    children that use the device while those of other lanes time something."""
 
     settings: Settings
     device: str
@@ -35,6 +37,7 @@ class Host:
     stopwatch: Stopwatch = field(default_factory=lambda: Stopwatch(telemetry.step), compare=False)
     image: ContainerImage | None = None
     last_canary: LastCanary = field(default_factory=LastCanary, compare=False)
+    turns: LaneTurns | None = field(default=None, compare=False)
 
     @property
     def kind(self) -> str:
@@ -93,7 +96,7 @@ class Host:
             confinement = replace(confinement, memory_bytes=None, traceable=True)
         if not confinement.network_closed:
             reporter.log("without a network namespace, kernel code can reach the network")
-        return Child(spec, confinement, reporter)
+        return Child(spec, confinement, reporter, self.turns)
 
     def empty_child(self, root: Path) -> ChildSpec:
         """A child in a folder without a repository."""

@@ -1,7 +1,8 @@
-"""Checks the variants of an operator in several children at once: a check needs no quiet device.
+"""Measures the variants of an operator in several children at once.
 
-Compilers that a variant calls (Triton, Inductor, load_inline) then run beside each other too, those of one variant's
-cases as well.
+A check needs no quiet device, so all children use it. Of a bench one child at a time does, while others start, compile
+and capture CUDA graphs. Compilers that a variant calls (Triton, Inductor, load_inline) run beside each other, those of
+one variant's cases as well.
 """
 
 from __future__ import annotations
@@ -16,36 +17,47 @@ from functools import partial, reduce
 
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.outcome import Finding
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import JobKind, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import Reporter, Stopped
+from warpwatch.worker.turns import DeviceTurns, LaneTurns
 
-MOST = 8
-"""Children that check at once. Each holds a CUDA context of half a gigabyte."""
+MOST: dict[str, int] = {JobKind.CHECK: 8, JobKind.BENCH: 3}
+"""Children that measure at once, by kind of job. Each holds a CUDA context of half a gigabyte."""
 _CORES_PER_CHILD = 2
+_BENCHES_PER_LANE = 8
+"""Fewer take less time than another child takes to start."""
 _AT_ONCE, _JOINS_EVERY = 2, 1.0
-"""Lanes that begin at once; each further one joins so many seconds after the one before, where cells still wait.
+"""Lanes that check at once; each further one joins so many seconds after the one before, where cells still wait.
 
 To get ready takes a child seconds, and those that share a GPU get a share of its time each. So more of them pay where
-compilers keep them waiting, and cost time where all is compiled.
+compilers keep them waiting, and cost time where all is compiled. Lanes of a bench begin together, because to open a GPU
+disturbs what is timed on it.
 """
 _HARMLESS = (Status.OK, Status.UNSUPPORTED)
 
 Cell = tuple[str, str]
 """A variant and a case."""
-Check = Callable[[Cell], Finding]
-OpenLane = Callable[[Checkout, Reporter], Check]
-"""Makes what checks cells with the child of a checkout."""
+Measure = Callable[[Cell], Finding]
+OpenLane = Callable[[Checkout, Reporter], Measure]
+"""Makes what measures cells with the child of a checkout."""
 
 
-def lanes_of(host: Host) -> int:
-    """How many children may check at once. On a CPU each child uses all cores, so one at a time is fastest."""
-    return max(1, min(MOST, (os.cpu_count() or 1) // _CORES_PER_CHILD)) if host.kind == "cuda" else 1
+def lanes_of(host: Host, kind: str, cells: int) -> int:
+    """How many children measure so many cells at once for a kind of job; one for other kinds.
+
+    On a CPU each child uses all cores, so one at a time is fastest.
+    """
+    if host.kind != "cuda":
+        return 1
+    useful = cells // _BENCHES_PER_LANE if kind == JobKind.BENCH else cells
+    return max(1, min(MOST.get(kind, 1), useful, (os.cpu_count() or 1) // _CORES_PER_CHILD))
 
 
-def check_in_lanes(
+def measure_in_lanes(
     checkout: Checkout,
+    kind: str,
     cells: Sequence[Cell],
     open_lane: OpenLane,
     reporter: Reporter,
@@ -54,9 +66,10 @@ def check_in_lanes(
 ) -> list[Finding]:
     """The findings of all cells, in their order. Each lane has a child of its own.
 
-    beside: what else is done at the same time, such as building what some of the cells wait for.
+    kind: of job, a check or a bench. beside: what else is done at the same time, such as building what some of the
+    cells wait for.
 
-    A cell that ran out of memory is checked again alone, since the others may have held the memory.
+    A cell that ran out of memory is measured again alone, since the others may have held the memory.
     Raises Stopped with no outcome when the reporter asks to stop.
     """
     waiting = _Waiting(cells)
@@ -64,17 +77,18 @@ def check_in_lanes(
     findings: dict[Cell, Finding] = {}
     times: list[RunTimes] = []
     begin = time.perf_counter()
+    turns = DeviceTurns(lanes) if kind == JobKind.BENCH else None
 
-    def check_cells(lane: Checkout, reporter: Reporter, number: int) -> None:
-        if number >= _AT_ONCE and not waiting.remain((number - _AT_ONCE + 1) * _JOINS_EVERY):
+    def measure_cells(lane: Checkout, reporter: Reporter, number: int) -> None:
+        if turns is None and number >= _AT_ONCE and not waiting.remain((number - _AT_ONCE + 1) * _JOINS_EVERY):
             return
-        check = open_lane(lane, reporter)
+        measure = open_lane(lane, reporter)
         while (cell := waiting.take()) is not None:
-            findings[cell] = check(cell)
+            findings[cell] = measure(cell)
             waiting.finish(findings[cell])
 
     def run(work: Callable[[Checkout, Reporter], None]) -> None:
-        lane = checkout.lane()
+        lane = checkout.lane(LaneTurns(turns) if turns is not None else None)
         try:
             work(lane, shared)
         except BaseException as error:
@@ -89,20 +103,20 @@ def check_in_lanes(
             times.append(lane.host.stopwatch.take())
 
     works: list[Callable[[Checkout, Reporter], None]] = [] if beside is None else [beside]
-    works += [partial(check_cells, number=number) for number in range(min(lanes, len(cells)))]
+    works += [partial(measure_cells, number=number) for number in range(min(lanes, len(cells)))]
     with ThreadPoolExecutor(len(works)) as pool:
         ended = [pool.submit(run, work) for work in works]
     # What the lanes did beside each other counts once.
-    checkout.host.stopwatch.add(reduce(RunTimes.plus, times, RunTimes()).within(time.perf_counter() - begin))
+    checkout.host.stopwatch.add(reduce(RunTimes.plus, times, RunTimes()).at_once(time.perf_counter() - begin))
     # An error of a lane counts more than the stop of the others that it caused.
     errors = [error for future in ended if (error := future.exception()) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, Stopped)):
         raise error
-    check = open_lane(checkout, reporter)
+    measure = open_lane(checkout, reporter)
     for cell in cells:
         if findings[cell].status is Status.OUT_OF_MEMORY:
             reporter.log(f"{cell[0]} ran out of memory beside others on {cell[1]}; once more alone")
-            findings[cell] = check(cell)
+            findings[cell] = measure(cell)
     return [findings[cell] for cell in cells]
 
 
@@ -181,7 +195,7 @@ class _SharedReporter:
 
     def should_stop(self) -> str | None:
         with self._lock:
-            return "another check of this job failed" if self._failed else self._inner.should_stop()
+            return "another lane of this job failed" if self._failed else self._inner.should_stop()
 
     def should_yield(self) -> int | None:
         return self._inner.should_yield()

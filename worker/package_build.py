@@ -23,8 +23,8 @@ from pathlib import Path
 
 from warpwatch.contract.words import Fault
 from warpwatch.worker import sandbox
-from warpwatch.worker.child import LineReader
 from warpwatch.worker.files import copy_regular, walk_regular
+from warpwatch.worker.line_reader import LineReader
 from warpwatch.worker.reporter import Reporter, Stopped
 
 TREE, ENVIRONMENT = "tree", "environment"

@@ -85,6 +85,12 @@ def behave(name: str, request: dict[str, Any]) -> dict[str, Any]:
                     time.sleep(1000)
         except OSError as error:
             reply["message"] = str(error)
+    elif name.startswith("times"):
+        send({"id": request["id"], "event": "turn", "use": request["case"]})
+        if name == "times then dies":
+            sys.stdin.readline()
+            os.abort()
+        reply["message"] = str([json.loads(sys.stdin.readline())["verb"]])
     return reply
 
 

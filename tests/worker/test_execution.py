@@ -28,7 +28,7 @@ from warpwatch.worker.checkout import Checkout, Tools, load_at_once
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
-from warpwatch.worker.lanes import Cell, Check, check_in_lanes
+from warpwatch.worker.lanes import Cell, Measure, measure_in_lanes
 from warpwatch.worker.measurer import build_native, choose_cases
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 
@@ -148,7 +148,7 @@ def test_checks_in_several_children_say_what_checks_in_one_do(
 ) -> None:
     names = ["ok", "wrong", "raise", "segfault", "unsupported", "last"]
     alone = run(order(repository, good, variants=names, cases=CASES[:2]), tools, tmp_path)
-    monkeypatch.setattr(execution, "lanes_of", lambda host: 2)
+    monkeypatch.setattr(execution, "lanes_of", lambda host, kind, cells: 2)
     diary = Diary()
     beside = run(order(repository, good, variants=names, cases=CASES[:2]), tools, tmp_path, diary)
     assert [(found.variant, found.case, found.status) for found in beside.findings] == [
@@ -162,7 +162,7 @@ def test_what_needs_no_library_is_checked_while_it_is_built(
 ) -> None:
     changes = {"kernels/probe.py": probes.NATIVE_OPERATOR, "csrc/probe/probe.cpp": "nor does this compile;"}
     sha = repository.commit("does not compile beside", changes)
-    monkeypatch.setattr(execution, "lanes_of", lambda host: 2)
+    monkeypatch.setattr(execution, "lanes_of", lambda host, kind, cells: 2)
     diary = Diary()
 
     def build_late(checkout: Checkout, entry: OperatorEntry, reporter: Reporter) -> BuildReply:
@@ -185,7 +185,7 @@ def test_what_lacks_memory_beside_others_is_checked_again_alone(
     (checkout,) = tools.checkouts(repository.url, [good], Diary())
     asked: list[tuple[str, bool]] = []
 
-    def open_lane(lane: Checkout, reporter: Reporter) -> Check:
+    def open_lane(lane: Checkout, reporter: Reporter) -> Measure:
         def check(cell: Cell) -> Finding:
             alone = lane is checkout
             asked.append((cell[0], alone))
@@ -194,7 +194,7 @@ def test_what_lacks_memory_beside_others_is_checked_again_alone(
         return check
 
     cells = [("small", CASES[0]), ("large", CASES[0])]
-    findings = check_in_lanes(checkout, cells, open_lane, Diary(), lanes=2)
+    findings = measure_in_lanes(checkout, "check", cells, open_lane, Diary(), lanes=2)
     assert [(found.variant, found.status) for found in findings] == [("small", Status.OK), ("large", Status.OK)]
     assert sorted(asked) == [("large", False), ("large", True), ("small", False)]
 
@@ -202,7 +202,7 @@ def test_what_lacks_memory_beside_others_is_checked_again_alone(
 def test_an_error_in_one_lane_ends_the_others(repository: Repository, good: str, tools: Tools) -> None:
     (checkout,) = tools.checkouts(repository.url, [good], Diary())
 
-    def open_lane(lane: Checkout, reporter: Reporter) -> Check:
+    def open_lane(lane: Checkout, reporter: Reporter) -> Measure:
         def check(cell: Cell) -> Finding:
             if cell[0] == "bad":
                 raise CannotRunError("the child does not start")
@@ -215,7 +215,7 @@ def test_an_error_in_one_lane_ends_the_others(repository: Repository, good: str,
     # The third lane waits for what the first one finds out.
     cells = [("waits", CASES[0]), ("bad", CASES[0]), ("waits", CASES[1])]
     with pytest.raises(CannotRunError, match="does not start"):
-        check_in_lanes(checkout, cells, open_lane, Diary(), lanes=3)
+        measure_in_lanes(checkout, "check", cells, open_lane, Diary(), lanes=3)
 
 
 def test_lanes_help_with_the_cases_of_a_harmless_variant_alone(repository: Repository, good: str, tools: Tools) -> None:
@@ -224,7 +224,7 @@ def test_lanes_help_with_the_cases_of_a_harmless_variant_alone(repository: Repos
     # Each case of `slow` but the first waits until another lane checks one as well.
     together = threading.Barrier(2, timeout=60)
 
-    def open_lane(lane: Checkout, reporter: Reporter) -> Check:
+    def open_lane(lane: Checkout, reporter: Reporter) -> Measure:
         def check(cell: Cell) -> Finding:
             variant, case = cell
             lanes[variant].add(threading.get_ident())
@@ -235,7 +235,7 @@ def test_lanes_help_with_the_cases_of_a_harmless_variant_alone(repository: Repos
         return check
 
     cells = [(variant, case) for case in CASES[:3] for variant in lanes]
-    findings = check_in_lanes(checkout, cells, open_lane, Diary(), lanes=3)
+    findings = measure_in_lanes(checkout, "check", cells, open_lane, Diary(), lanes=3)
     assert [(found.variant, found.case) for found in findings] == cells
     assert len(lanes["slow"]) > 1
     assert len(lanes["wrong"]) == 1
@@ -245,7 +245,7 @@ def test_lanes_help_with_the_cases_of_a_harmless_variant_alone(repository: Repos
 def test_a_job_makes_room_between_two_cells_and_goes_on_later(
     repository: Repository, good: str, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int
 ) -> None:
-    monkeypatch.setattr(execution, "lanes_of", lambda host: lanes)
+    monkeypatch.setattr(execution, "lanes_of", lambda host, kind, cells: lanes)
     request = order(repository, good, variants=["ok", "raise", "last"], cases=CASES)
     whole = run(request, tools, tmp_path)
     with pytest.raises(Stopped) as stopped:
@@ -284,7 +284,7 @@ def test_the_time_of_a_job_is_accounted_for(
     assert min(times.start, times.inputs, times.oracle, times.warm_up, times.samples, times.verify) > 0
     # Closing children and asking after the health of the device are the rest.
     assert seconds / 2 < times.total <= seconds
-    monkeypatch.setattr(execution, "lanes_of", lambda host: 2)
+    monkeypatch.setattr(execution, "lanes_of", lambda host, kind, cells: 2)
     begin = time.perf_counter()
     run(order(repository, good, variants=["ok", "last"], cases=CASES[:1]), tools, tmp_path)
     times, seconds = tools.host.stopwatch.take(), time.perf_counter() - begin

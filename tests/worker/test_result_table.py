@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warpwatch.cli.result_table import ResultTable
 from warpwatch.contract.environment import Environment
-from warpwatch.contract.measurement import PROTOCOL, Measurement
+from warpwatch.contract.measurement import PROTOCOLS, Measurement
 from warpwatch.contract.messages import BenchReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import StopRule
@@ -21,7 +21,7 @@ def findings(*rows: Finding) -> Outcome:
 def compared(variant: str, base_ns: float, head_ns: float, rounds: int = 12) -> Comparison:
     wobble = [1 + n / 10_000 for n in range(rounds)]
     base, head = [base_ns * w for w in wobble], [head_ns * w for w in wobble]
-    return Comparison(variant, CASE, "hot", PROTOCOL, Status.OK, "", base, head)
+    return Comparison(variant, CASE, "hot", PROTOCOLS["cpu"], Status.OK, "", base, head)
 
 
 def test_a_row_holds_check_time_and_comparison() -> None:
@@ -65,7 +65,8 @@ def test_what_did_not_change_is_no_failure() -> None:
     table.add(
         JobKind.COMPARE,
         Outcome(
-            ENVIRONMENT, comparisons=[Comparison("v2", CASE, "hot", PROTOCOL, Status.SKIPPED, "the base has no v2")]
+            ENVIRONMENT,
+            comparisons=[Comparison("v2", CASE, "hot", PROTOCOLS["cpu"], Status.SKIPPED, "the base has no v2")],
         ),
     )
     (same, style), (missing, _) = table.lines()

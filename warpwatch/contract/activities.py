@@ -68,6 +68,12 @@ class RunTimes:
     def with_more(self, activity: Activity, seconds: float) -> RunTimes:
         return replace(self, **{activity: getattr(self, activity) + seconds})
 
+    def at_once(self, seconds: float) -> RunTimes:
+        """What children did beside each other in so many seconds: samples count in full, because one child at a time
+        takes some, and all else shares the rest."""
+        samples = min(self.samples, seconds)
+        return replace(replace(self, samples=0.0).within(seconds - samples), samples=samples)
+
     def within(self, seconds: float) -> RunTimes:
         """The same shares of at most so many seconds."""
         if self.total <= seconds:
@@ -99,6 +105,15 @@ class Stopwatch:
         finally:
             self._settle()
             self._open.pop()
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Adds the time of the block to no activity."""
+        self._settle()
+        try:
+            yield
+        finally:
+            self._since = perf_counter()
 
     def add(self, times: RunTimes) -> None:
         """Adds what another process or thread measured."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-PROTOCOL = "2"
-"""Version of how timings are taken; part of a series' key, so the timings of two versions are never one series."""
+PROTOCOLS = {"cpu": "1", "cuda": "2"}
+"""Version of how timings are taken, per kind of device; part of a series' key, so the timings of two versions are never
+one series."""
 METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "cold")}
 """Metrics per kind of device, all in nanoseconds. Verdicts use the first one."""
 SETUP = "setup"
@@ -117,7 +118,7 @@ class Measurement:
     samples_ns: every kept sample, one call each, in the order they were taken. median_ns, low_ns, high_ns: median and
     its 95 % interval, which is as wide as that many dependent samples leave it. noise: interquartile range over median.
     dropped: samples not kept, `dropped_reason` says why. distribution: None for fewer than 20 samples. protocol: who
-    took the time and how, PROTOCOL or a name of warpwatch.formats.FORMATS.
+    took the time and how, one of PROTOCOLS or a name of warpwatch.formats.FORMATS.
     """
 
     metric: str
@@ -129,7 +130,7 @@ class Measurement:
     dropped: int = 0
     dropped_reason: str = ""
     distribution: Distribution | None = None
-    protocol: str = PROTOCOL
+    protocol: str = PROTOCOLS["cpu"]
 
     def __post_init__(self) -> None:
         """ValueError, naming the field, for times that no device can show: they come from untrusted processes."""

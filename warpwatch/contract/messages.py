@@ -2,7 +2,10 @@
 
 The parent writes requests to the child's standard input. The child writes replies and events to a descriptor of its own
 (its number is in WARPWATCH_REPLY_FD), so anything that kernel code prints goes to the log. Every request gets one reply
-with the same `id`; events (`"event": "progress"`) may come before it. Durations are nanoseconds, sizes are bytes.
+with the same `id`; events may come before it: `"event": "progress"`, and `"event": "turn"`, which names a LaneUse in
+`"use"`. The parent answers the latter with the verb `turn` once the device may be used so.
+
+Durations are nanoseconds, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from warpwatch.contract.words import Fault, Status
 
 PING = "ping"
 """The verb that shows that the child has answered all earlier requests."""
+TURN = "turn"
+"""The verb that grants a child the use of the device that it asked for while it serves a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,9 @@ class Request:
     which every call is made longer. plan: with `prepare`, what an earlier `prepare` of the same code planned, so that
     nothing has to be timed for it, and another child may prepare at the same time. `output` is the path a profile's
     trace (gzip'ed Chrome JSON) is written to. `cases` are the keys that the verb of this name describes. `modules` are
-    those whose versions are part of an environment. A child that runs a program knows `run` instead, with its `command`
-    for the shell.
+    those whose versions are part of an environment. lanes: how many children of the job, this one included, use the
+    device at the same time; with more than one it asks for turns. A child that runs a program knows `run` instead, with
+    its `command` for the shell.
     """
 
     id: int
@@ -67,6 +73,7 @@ class Request:
     modules: list[str] = field(default_factory=list)
     wait: float = 0.0
     plan: GraphPlan | None = None
+    lanes: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,21 @@ interrupts them had started.
 """
 
 
+class LaneUse(StrEnum):
+    """What a child uses beside other children of its job, of which one at a time has the device.
+
+    none: compilers work for it, or it does nothing. opening: it starts, at the same time as others may. host: it
+    captures CUDA graphs, and nothing of it runs on the device. device: nothing of another child runs there. quiet: it
+    times its host as well, so no other child captures.
+    """
+
+    NONE = "none"
+    OPENING = "opening"
+    HOST = "host"
+    DEVICE = "device"
+    QUIET = "quiet"
+
+
 class ScheduleKind(StrEnum):
     """suite: the newest commit, whole.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter_ns
@@ -10,9 +11,9 @@ from typing import Any, Protocol
 import torch
 
 from warpwatch.contract.activities import Activity
-from warpwatch.contract.measurement import METRICS, Measurement
+from warpwatch.contract.measurement import METRICS, PROTOCOLS, Measurement
 from warpwatch.contract.messages import BenchReply, GraphPlan, SampleReply
-from warpwatch.contract.words import Fault, Status
+from warpwatch.contract.words import Fault, LaneUse, Status
 
 from .agreement import BUSY, CYCLES, find_disagreement
 from .anticheat import expect_honest
@@ -27,6 +28,7 @@ from .spent import STOPWATCH
 from .summary import FEWEST, add_time, is_narrow, summarize
 from .timer_cuda import CaptureError, GraphTimer, NoMetricError
 from .timer_kernel import KernelTimer
+from .tuning import call_first
 
 SHARES = {
     "cuda": {"graph": 0.15, "kernel": 0.02, "cold": 0.02, "hot": 0.02, "call": 0.02},
@@ -76,8 +78,8 @@ class _Samples:
     dropped: int
     reasons: str
 
-    def summarize(self) -> Measurement:
-        return summarize(self.metric, self.nanoseconds, self.dropped, self.reasons)
+    def summarize(self, device_kind: str) -> Measurement:
+        return summarize(self.metric, self.nanoseconds, self.dropped, self.reasons, PROTOCOLS[device_kind])
 
 
 class Timer(Protocol):
@@ -90,18 +92,29 @@ class Timer(Protocol):
 
 
 def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, progress: Progress) -> BenchReply:
-    """Measures every metric and verifies the results of timed calls; a wrong one raises WrongResultError."""
-    cost = problem.operator.cost(problem.case)
+    """Measures every metric and verifies the results of timed calls; a wrong one raises WrongResultError.
+
+    Of several children that bench, one at a time has the device.
+    """
+    if problem.turns.are_taken:
+        call_first(problem, seed, guard)
+    with problem.turns.use(LaneUse.DEVICE):
+        return _bench(problem, seed, budget_ns, guard, progress)
+
+
+def _bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, progress: Progress) -> BenchReply:
+    cost, now_ns = problem.operator.cost(problem.case), problem.turns.now_ns
     health = DeviceHealth(problem.device)
     facts: dict[str, Any] = {"empty_ns": empty_ns(problem.device), "before": health.read()}
     taken, notes, counters, testimony = list[_Samples](), list[str](), CallCounters(), _Testimony()
-    shares, begin, side_end = SHARES[problem.device.type], perf_counter_ns(), 0
+    shares, begin, side_end = SHARES[problem.device.type], now_ns(), 0
     with problem.modes(), watch(guard), no_collection():
         expect_honest(problem, seed)
-        is_amortised = expect_no_answer(problem)
+        with _quiet_to_prepare(problem):
+            is_amortised = expect_no_answer(problem)
         for done, metric in enumerate(METRICS[problem.device.type]):
             progress(done, len(shares), metric)
-            now, budget = perf_counter_ns(), Budget(int(budget_ns * shares[metric]))
+            now, budget = now_ns(), Budget(int(budget_ns * shares[metric]))
             if done == 1:
                 side_end = now + int((now - begin) * _SIDE_SHARE / (1 - _SIDE_SHARE))
             if done:
@@ -111,12 +124,13 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
             notes += [note] if note else []
         testimony.expect_agreement(problem, seed)
         counters.notes += testimony.notes
-        setup = measure_setup(problem, seed, int(budget_ns * _SETUP_SHARE))
+        with _quiet_to_prepare(problem):
+            setup = measure_setup(problem, seed, int(budget_ns * _SETUP_SHARE))
         counters.count_instructions(problem, seed)
         if taken:
             counters.count_memory(problem, seed, median(taken[0].nanoseconds))
     # No code of the variant runs any more that could change a list.
-    measurements = [samples.summarize() for samples in taken]
+    measurements = [samples.summarize(problem.device.type) for samples in taken]
     if setup is not None:
         if not is_amortised:
             counters.notes.append("The time of `prepare` is part of every metric: a call uses nothing else")
@@ -126,6 +140,11 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
     return BenchReply(
         Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts, counters.counters
     )
+
+
+def _quiet_to_prepare(problem: CaseProblem) -> AbstractContextManager[None]:
+    """Has a quiet host as well where the variant prepares, which is timed by the host's clock."""
+    return problem.turns.use(LaneUse.DEVICE if problem.variant.prepare is None else LaneUse.QUIET)
 
 
 class Prepared:
@@ -200,11 +219,13 @@ def _measure(
 ) -> tuple[_Samples | None, str]:
     """(the samples of one metric or None, a note on why there are none); adds cycle counts to `counters`, and what
     other timers can contradict to `testimony`."""
+    turns = problem.turns
     try:
-        begin = perf_counter_ns()
+        begin = turns.now_ns()
         timer = open_timer(problem, seed, metric, budget.usual_ns, PLACEMENTS)
-        budget = budget.without_opening(perf_counter_ns() - begin)
-        times, kept = _sample(timer, metric, budget, health, guard)
+        budget = budget.without_opening(turns.now_ns() - begin)
+        with turns.use(LaneUse.QUIET if metric == "call" else LaneUse.DEVICE):
+            times, kept = _sample(timer, metric, budget, health, guard)
         if metric == "graph":
             assert isinstance(timer, GraphTimer)
             counters.count_cycles(timer, problem.device)

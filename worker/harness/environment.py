@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from warpwatch.contract.environment import Environment, key_of
-from warpwatch.contract.measurement import PROTOCOL
+from warpwatch.contract.measurement import PROTOCOLS
 
 
 def read_environment(device: torch.device, threads: int, cores: int) -> Environment:
@@ -22,7 +22,7 @@ def read_environment(device: torch.device, threads: int, cores: int) -> Environm
     # Stored values; a change of the texts would start every CPU series anew.
     freed_memory = "kept" if os.environ.get("MALLOC_TRIM_THRESHOLD_") else "given back"
     cpu_facts = {"openmp_spin": os.environ.get("GOMP_SPINCOUNT", ""), "freed_memory": freed_memory}
-    facts = _host_facts(threads, cores) | (_cuda_facts(device) if device.type == "cuda" else cpu_facts)
+    facts = _host_facts(device, threads, cores) | (_cuda_facts(device) if device.type == "cuda" else cpu_facts)
     name = facts["gpu"] if device.type == "cuda" else f"{facts['cpu']}, {cores} core{'s' if cores != 1 else ''}"
     return Environment(key_of(facts), device.type, slug(name), name, facts)
 
@@ -32,9 +32,9 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _host_facts(threads: int, cores: int) -> dict[str, Any]:
+def _host_facts(device: torch.device, threads: int, cores: int) -> dict[str, Any]:
     return {
-        "protocol": PROTOCOL,
+        "protocol": PROTOCOLS[device.type],
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "kernel": platform.release(),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from warpwatch.contract.activities import Activity
-from warpwatch.contract.measurement import METRICS, SETUP, Counter, Measurement
+from warpwatch.contract.measurement import METRICS, PROTOCOLS, SETUP, Counter, Measurement
 from warpwatch.contract.messages import GraphPlan
 from warpwatch.operator import Cost, Operator, Variant, case
 
@@ -74,7 +74,7 @@ def measure_setup(problem: CaseProblem, seed: int, budget_ns: int) -> Measuremen
         problem.synchronize()
         samples.append(float(perf_counter_ns() - begin))
         del prepared
-    return summarize(SETUP, samples)
+    return summarize(SETUP, samples, protocol=PROTOCOLS[problem.device.type])
 
 
 @dataclass(slots=True)

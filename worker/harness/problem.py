@@ -19,6 +19,7 @@ from .failures import Refusal, WrongResultError
 from .inputs import DTYPES, SeededMaker, bits, map_tensors, named_tensors, precision_switches
 from .integrity import expect_plain
 from .spent import STOPWATCH
+from .turns import ChildTurns
 
 _INCOMING_SEED = 0x5EED
 """Combined with the seed of the inputs, so that an incoming gradient never equals an input."""
@@ -83,10 +84,13 @@ class CaseProblem:
     """A variant on a case on a device.
 
     Results are dicts from names ("y", "y[1]", "grad x") to tensors: the outputs of a forward case, or the gradients of
-    a backward case.
+    a backward case. turns: with the other children that use the device.
     """
 
-    def __init__(self, operator: Operator, variant: Variant, case: Case, device: torch.device) -> None:
+    def __init__(
+        self, operator: Operator, variant: Variant, case: Case, device: torch.device, turns: ChildTurns | None = None
+    ) -> None:
+        self.turns = turns or ChildTurns()
         self.operator = operator
         self.variant = variant
         self.case = case

@@ -16,6 +16,7 @@ import torch
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import (
     PING,
+    TURN,
     BenchReply,
     CanaryReply,
     CasesReply,
@@ -25,11 +26,13 @@ from warpwatch.contract.messages import (
     Request,
     SampleReply,
 )
+from warpwatch.contract.words import LaneUse
 from warpwatch.operator import CONTRACT
 
 from .failures import Failure, describe
 from .measured import MeasuredFolders
 from .spent import ACTIVITIES, STOPWATCH
+from .turns import ChildTurns
 from .verbs import ChildSettings, Verbs
 
 EXIT_POISONED = 3
@@ -70,7 +73,8 @@ class HarnessServer:
         # The last lines that kernel code prints before a crash must reach the log.
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        self._verbs = Verbs(_child_settings(arguments, self._device))
+        self._request_id = 0
+        self._verbs = Verbs(_child_settings(arguments, self._device), ChildTurns(self._take_turn))
 
     def run(self) -> int:
         """Serves all requests; returns the exit status."""
@@ -86,8 +90,16 @@ class HarnessServer:
                 os._exit(EXIT_POISONED)
         return 0
 
+    def _take_turn(self, use: LaneUse) -> None:
+        """Returns once the parent grants this use of the device; the process ends with its parent."""
+        self._write({"id": self._request_id, "event": "turn", "use": use})
+        line = self._requests.readline()
+        if not line or from_json(Request, json.loads(line)).verb != TURN:
+            raise SystemExit("The parent granted no turn")
+
     def _answer(self, request: Request) -> Failure | None:
         """Writes the reply; returns the failure, None after a success."""
+        self._request_id = request.id
         if request.verb not in VERBS:
             raise ValueError(f"unknown verb {request.verb!r}; known are {', '.join(VERBS)}")
 

@@ -9,6 +9,9 @@ from time import perf_counter_ns
 
 import torch
 
+from warpwatch.contract.words import Status
+
+from .failures import Refusal
 from .problem import CaseProblem
 
 L2_COVERED = 3
@@ -25,6 +28,7 @@ Slow calls therefore get few sets; reading a set from memory takes less than a t
 _WALKS_NS = 1_000_000_000
 """The longest walk through the sets of all placements together, roughly."""
 _MEMORY_SHARE = 0.4
+_UNLIMITED = 2**62
 _ENOUGH_SETS = 1024
 """In all placements together. The more sets, the less it matters where each of them lies, and each costs a capture."""
 _FEWEST_PLACEMENTS = 2
@@ -71,10 +75,22 @@ def measure_set(problem: CaseProblem, seed: int) -> MeasuredInput:
     return MeasuredInput(max(set_bytes, data.nbytes, 1), max(min(times), 1000), first_ns)
 
 
-def plan_sets(device: torch.device, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
-    """(sets per placement, placements): enough sets to exceed the L2, few enough for memory and time."""
-    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    return plan(l2_bytes, affordable_sets(device, set_bytes), set_bytes, call_ns, placements)
+def plan_sets(problem: CaseProblem, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
+    """(sets per placement, placements): enough sets to exceed the L2, few enough for memory and time.
+
+    Raises Refusal where that takes more memory than there is for each lane.
+    """
+    l2_bytes = torch.cuda.get_device_properties(problem.device).L2_cache_size
+    planned = plan(l2_bytes, affordable_sets(problem, set_bytes), set_bytes, call_ns, placements)
+    if problem.turns.are_taken:
+        expect_room(planned == plan(l2_bytes, _UNLIMITED, set_bytes, call_ns, placements))
+    return planned
+
+
+def expect_room(is_enough: bool) -> None:
+    """Raises Refusal unless the memory of a lane is enough: what is timed must not depend on the number of lanes."""
+    if not is_enough:
+        raise Refusal(Status.OUT_OF_MEMORY, "The input sets take more memory than there is for each lane")
 
 
 def plan(l2_bytes: int, affordable: int, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
@@ -93,8 +109,11 @@ def sets_in_one_walk(call_ns: int) -> int:
     return max(2, _WALK_NS // call_ns)
 
 
-def affordable_sets(device: torch.device, set_bytes: int) -> int:
-    """The number of sets that leaves most of the free memory free."""
-    free, _ = torch.cuda.mem_get_info(device)
+def affordable_sets(problem: CaseProblem, set_bytes: int) -> int:
+    """The number of sets that leaves most of the free memory free; in several lanes, most of each lane's memory."""
+    device = problem.device
+    free, total = torch.cuda.mem_get_info(device)
+    if problem.turns.are_taken:
+        return int(total * _MEMORY_SHARE / problem.turns.lanes / set_bytes)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(free * _MEMORY_SHARE / set_bytes)

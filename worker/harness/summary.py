@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from warpwatch.contract.measurement import Counter, Measurement
+from warpwatch.contract.measurement import PROTOCOLS, Counter, Measurement
 
 from .distribution import describe, effective_size
 
@@ -50,18 +50,25 @@ def summarize_counts(unit: str, counts: Sequence[float]) -> Counter:
     return Counter(unit, median, low, high, len(counts))
 
 
-def summarize(metric: str, samples: Sequence[float], dropped: int = 0, reason: str = "") -> Measurement:
+def summarize(
+    metric: str,
+    samples: Sequence[float],
+    dropped: int = 0,
+    reason: str = "",
+    protocol: str = PROTOCOLS["cpu"],
+) -> Measurement:
     """The measurement of at least one sample in nanoseconds; it keeps every sample in the order taken."""
     median, low, high = interval(samples)
     ordered = sorted(samples)
     spread = quantile(ordered, 0.75) - quantile(ordered, 0.25)
     noise = spread / median if median else 0.0
     return Measurement(
-        metric, [round(s, 3) for s in samples], median, low, high, noise, dropped, reason, describe(samples)
+        metric, [round(s, 3) for s in samples], median, low, high, noise, dropped, reason, describe(samples), protocol
     )
 
 
 def add_time(measurement: Measurement, extra_ns: float) -> Measurement:
     """The measurement with `extra_ns` more in every sample."""
     samples = [sample + extra_ns for sample in measurement.samples_ns]
-    return summarize(measurement.metric, samples, measurement.dropped, measurement.dropped_reason)
+    m = measurement
+    return summarize(m.metric, samples, m.dropped, m.dropped_reason, m.protocol)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from warpwatch.contract.messages import GraphPlan
-from warpwatch.contract.words import Fault
+from warpwatch.contract.words import Fault, LaneUse
 
 from . import graph_nodes
 from .agreement import ReplayTimes, expect_equal_launches, expect_work_in_replays
@@ -30,7 +30,7 @@ from .failures import WrongResultError
 from .integrity import expect_unaltered
 from .problem import CaseProblem
 from .rotation import Rotation, no_collection
-from .set_count import L2_COVERED, affordable_sets, measure_set, plan_sets, sets_in_one_walk
+from .set_count import L2_COVERED, affordable_sets, expect_room, measure_set, plan_sets, sets_in_one_walk
 
 SLICE_NS = 20_000_000
 _EAGER_SETS = 8
@@ -107,7 +107,7 @@ class GraphTimer:
         if plan is None:
             measured = measure_set(problem, seed)
             call_ns, self.may_have_tuned = measured.call_ns, measured.may_have_tuned
-            sets, self.placements = (1, 1) if hot else plan_sets(problem.device, measured.bytes, call_ns, placements)
+            sets, self.placements = (1, 1) if hot else plan_sets(problem, measured.bytes, call_ns, placements)
             launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
         else:
             sets, self.placements, launches = plan.sets, plan.placements, plan.launches
@@ -172,7 +172,8 @@ class _Placement:
         for call in self.rotation.calls[:2]:
             call()
         counts = CapturedCounts()
-        self._graph = capture(self._calls() * (launches // sets), self.results, counts)
+        with problem.turns.use(LaneUse.HOST):
+            self._graph = capture(self._calls() * (launches // sets), self.results, counts, problem.turns.pause)
         expect_equal_launches(counts.added, sets)
         self._added = counts.added[:sets]
         self.work = None if counts.work is None else counts.work / launches
@@ -200,14 +201,15 @@ class _Placement:
         sets = len(self._order)
         if not self.rotation.can_roll:
             return None
-        captured_calls = list(self.rotation.calls)
+        captured_calls, turns = list(self.rotation.calls), self.rotation.problem.turns
         graph, results = self._graph, self.results
         if self.launches > sets:
             results, counts = {}, CapturedCounts()
             for call in self.rotation.calls[:2]:
                 call()
             try:
-                graph = capture(self._calls(), results, counts)
+                with turns.use(LaneUse.HOST):
+                    graph = capture(self._calls(), results, counts, turns.pause)
                 expect_equal_launches([*self._added, *counts.added], sets)
             except torch.OutOfMemoryError:
                 return None
@@ -252,9 +254,11 @@ class CudaColdTimer:
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         measured = measure_set(problem, seed)
-        affordable = affordable_sets(problem.device, measured.bytes)
-        sets = min(_EAGER_SETS, affordable, sets_in_one_walk(measured.call_ns))
-        self._rotation = Rotation(problem, seed, max(1, sets))
+        affordable = affordable_sets(problem, measured.bytes)
+        sets = min(_EAGER_SETS, sets_in_one_walk(measured.call_ns))
+        if problem.turns.are_taken:
+            expect_room(sets <= affordable)
+        self._rotation = Rotation(problem, seed, max(1, min(sets, affordable)))
         self._results: dict[int, Any] = {}
         size = L2_COVERED * torch.cuda.get_device_properties(problem.device).L2_cache_size
         self._flush = torch.empty(size, dtype=torch.uint8, device=problem.device)
@@ -391,11 +395,15 @@ class CapturedCounts:
 
 
 def capture(
-    launches: list[tuple[int, Callable[[], Any]]], results: dict[int, Any], counts: CapturedCounts | None = None
+    launches: list[tuple[int, Callable[[], Any]]],
+    results: dict[int, Any],
+    counts: CapturedCounts | None = None,
+    pause: Callable[[], None] = lambda: None,
 ) -> torch.cuda.CUDAGraph:
     """Captures all launches in one CUDA graph on the current stream.
 
     launches: (index of the input set, call). results: gets the last result of each set. counts: filled where given.
+    pause: is called before each launch.
     """
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
@@ -406,6 +414,7 @@ def capture(
             try:
                 before = 0
                 for index, call in launches:
+                    pause()
                     results[index] = call()
                     if counts is not None and (nodes := graph_nodes.count_nodes()) is not None:
                         counts.added.append(nodes - before)

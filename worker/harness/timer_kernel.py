@@ -48,7 +48,7 @@ class KernelTimer:
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         measured = measure_set(problem, seed)
-        sets, _ = plan_sets(problem.device, measured.bytes, measured.call_ns, 1)
+        sets, _ = plan_sets(problem, measured.bytes, measured.call_ns, 1)
         self._rotation = Rotation(problem, seed, sets)
         self._results: dict[int, Any] = {}
         self._count = max(1, min(_MOST_CALLS, SLICE_NS // measured.call_ns))

@@ -40,6 +40,7 @@ from .measured import MeasuredFolders
 from .probes import OpcheckMemory
 from .problem import CaseProblem, Progress
 from .profiling import profile_problem
+from .turns import ChildTurns
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,9 @@ class ChildSettings:
 class Verbs:
     """Serves requests about one commit on one device. Holds at most one prepared measurement."""
 
-    def __init__(self, settings: ChildSettings) -> None:
+    def __init__(self, settings: ChildSettings, turns: ChildTurns | None = None) -> None:
         self._settings = settings
+        self._turns = turns or ChildTurns()
         # The guard must exist before any code of the commit is imported.
         self._guard = TamperGuard()
         self._loader = Loader(settings.root, settings.operators, self._guard, settings.measured)
@@ -148,7 +150,8 @@ class Verbs:
         operator = self._loader.load(_required(request.operator, "operator"))
         self._spare_imports()
         variant, case = find(operator, _required(request.variant, "variant"), _required(request.case, "case"))
-        problem = CaseProblem(operator, variant, case, self._settings.device)
+        self._turns.start(request.lanes)
+        problem = CaseProblem(operator, variant, case, self._settings.device, self._turns)
         problem.refuse_unsupported()
         if variant.native and operator.name not in self._native_ready:
             self._load_native(operator)
