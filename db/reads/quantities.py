@@ -13,10 +13,12 @@ from warpwatch.db.reads.query import Session, fetch
 
 class Quantity(StrEnum):
     """memory: bytes that a call allocates at most at once, its results included. error: the largest relative error of a
-    result of a right check, over what is tolerated."""
+    result of a right check, over what is tolerated. compile: seconds that compilers and linker take for the operator's
+    native library, which all its variants share."""
 
     MEMORY = "memory"
     ERROR = "error"
+    COMPILE = "compile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,34 @@ class QuantityRow:
 
 
 _KINDS = {Quantity.MEMORY: "bench", Quantity.ERROR: "check"}
-_VALUES = {
+_VALUES: dict[Quantity, str] = {
     Quantity.MEMORY: "CAST(results.details -> 'counters' -> 'memory' ->> 'median' AS float)",
     # Integers must be exact, so nothing is tolerated there.
     Quantity.ERROR: """(
         SELECT max(CAST(tensor ->> 'relative' AS float) / nullif(CAST(tensor ->> 'tolerance' AS float), 0))
         FROM jsonb_array_elements(results.details -> 'tensors') AS tensor)""",
 }
+_BUILDS = f"""
+SELECT DISTINCT ON (commits.ordinal, builds.commit_id)
+       commits.ordinal, builds.commit_id, builds.compile_seconds AS value
+FROM series JOIN builds ON builds.operator_id = series.operator_id
+     JOIN environments ON environments.id = builds.environment_id AND environments.device_id = series.device_id
+     JOIN commits ON commits.id = builds.commit_id
+WHERE series.id = :series_id AND builds.status = 'ok' AND {on_line("builds.commit_id")}
+ORDER BY commits.ordinal DESC, builds.commit_id DESC, builds.id DESC LIMIT :limit
+"""
+
+
+def _results(quantity: Quantity) -> str:
+    return f"""
+    SELECT DISTINCT ON (results.ordinal, results.commit_id)
+           results.ordinal, results.commit_id, {_VALUES[quantity]} AS value
+    FROM series JOIN results ON results.variant_id = series.variant_id AND results.case_id = series.case_id
+         AND results.device_id = series.device_id
+    WHERE series.id = :series_id AND results.kind = '{_KINDS[quantity]}' AND results.status = 'ok'
+      AND {on_line("results.commit_id")}
+    ORDER BY results.ordinal DESC, results.commit_id DESC, results.id DESC LIMIT :limit
+    """
 
 
 def list_quantities(
@@ -48,15 +71,8 @@ def list_quantities(
     first."""
     sql = f"""
     SELECT commits.sha AS commit_sha, newest.ordinal, subject, author, authored_at, newest.value
-    FROM (
-        SELECT DISTINCT ON (results.ordinal, results.commit_id)
-               results.ordinal, results.commit_id, {_VALUES[quantity]} AS value
-        FROM series JOIN results ON results.variant_id = series.variant_id AND results.case_id = series.case_id
-             AND results.device_id = series.device_id
-        WHERE series.id = :series_id AND results.kind = '{_KINDS[quantity]}' AND results.status = 'ok'
-          AND {on_line("results.commit_id")}
-        ORDER BY results.ordinal DESC, results.commit_id DESC, results.id DESC LIMIT :limit
-    ) AS newest JOIN commits ON commits.id = newest.commit_id
+    FROM ({_BUILDS if quantity is Quantity.COMPILE else _results(quantity)}) AS newest
+         JOIN commits ON commits.id = newest.commit_id
     WHERE newest.value IS NOT NULL ORDER BY newest.ordinal, newest.commit_id
     """
     return fetch(session, QuantityRow, sql, series_id=series_id, limit=limit, **line.parameters)

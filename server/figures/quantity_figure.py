@@ -1,4 +1,5 @@
-"""The chart of what variants took or got beside their time: memory of a call, or error over what is tolerated."""
+"""The chart of what variants took or got beside their time: memory of a call, error over what is tolerated, or the
+compile time of their library."""
 
 from __future__ import annotations
 
@@ -9,12 +10,16 @@ from urllib.parse import urlencode
 
 from warpwatch.db.reads.quantities import Quantity, QuantityRow
 from warpwatch.server.figures.charts import plain_layout
-from warpwatch.server.figures.formats import absolute, plural, rounded, share, short, size
+from warpwatch.server.figures.formats import absolute, plural, rounded, seconds, share, short, size
 from warpwatch.server.figures.history_marks import HOVER
 from warpwatch.server.figures.history_view import Figure, HistoryView, make_axis
 from warpwatch.server.figures.palette import variant_colour
 
-TITLES = {Quantity.MEMORY: "memory of a call", Quantity.ERROR: "largest error, % of what is tolerated"}
+TITLES = {
+    Quantity.MEMORY: "memory of a call",
+    Quantity.ERROR: "largest error, % of what is tolerated",
+    Quantity.COMPILE: "compile time of the library",
+}
 _BYTE_UNITS = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
@@ -68,13 +73,16 @@ def quantity_label(rows: Mapping[str, Sequence[QuantityRow]], quantity: Quantity
 
 
 def write_quantity(value: float, quantity: Quantity) -> str:
-    return size(value) if quantity is Quantity.MEMORY else share(value, 1)
+    writers = {Quantity.MEMORY: size, Quantity.COMPILE: seconds}
+    return writers[quantity](value) if quantity in writers else share(value, 1)
 
 
 def _scale(quantity: Quantity, most: float) -> tuple[float, str]:
     """(what a value is multiplied by, title of the axis)."""
     if quantity is Quantity.ERROR:
         return 100.0, TITLES[quantity]
+    if quantity is Quantity.COMPILE:
+        return 1.0, f"{TITLES[quantity]}, s"
     bytes_, unit = next((item for item in _BYTE_UNITS if most >= item[0]), _BYTE_UNITS[-1])
     return 1 / bytes_, f"{TITLES[quantity]}, {unit}"
 

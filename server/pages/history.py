@@ -183,8 +183,12 @@ def _show(page: Page, histories: list[SeriesHistory], choice: ViewChoice) -> Res
     if quantity is None:
         figure, label = history_figure(shown, steps_of(noise), view, noise, samples), chart_label(shown)
     else:
+        # All variants share one library.
         quantities = {
-            item.series.variant: list_quantities(page.session, item.series.id, quantity, page.line) for item in shown
+            series.operator if quantity is Quantity.COMPILE else item.series.variant: list_quantities(
+                page.session, item.series.id, quantity, page.line
+            )
+            for item in (shown[:1] if quantity is Quantity.COMPILE else shown)
         }
         figure = quantity_figure(quantities, quantity, view, page.repository.name)
         label = quantity_label(quantities, quantity)
