@@ -155,14 +155,17 @@ def main() -> None:
 
 
 def import_harness(threads: int, *, compilers: bool) -> str:
-    """Imports what a child imports at its start, and torch's compilers if it may use them; returns the error that
-    prevents it, "" for none."""
+    """Imports what a child imports at its start or at its first gradient, and torch's compilers, which take longer than
+    torch itself, if it may use them; returns the error that prevents it, "" for none."""
     bootstrap = load_module("bootstrap", HERE / "harness" / "bootstrap.py")
     cpus = os.sched_getaffinity(0)
     try:
         bootstrap.load_harness(argparse.Namespace(threads=threads))
+        with contextlib.suppress(ImportError):
+            # Most operators have gradients, and every fresh child would import it anew.
+            bootstrap.load_modules(bootstrap.GRADIENTS)
         if compilers:
-            bootstrap.load_compilers()
+            bootstrap.load_modules(bootstrap.COMPILERS)
             # The import makes the folder of a cache, in whose place each child has one of its own.
             cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
             for folder in (cache, cache.parent):

@@ -254,6 +254,14 @@ def test_compilers_are_there_once_a_child_has_used_them(starter: Starter, monkey
     assert list(first._jail.inside.iterdir()) == []
 
 
+def test_a_first_gradient_imports_nothing_in_a_fork(starter: Starter) -> None:
+    gradient = (
+        "import sys, torch; before = set(sys.modules); x = torch.ones(2, requires_grad=True)\n"
+        "torch.autograd.grad(x * 2, x, torch.ones(2)); print('sympy' in sys.modules, sys.modules.keys() - before)"
+    )
+    assert run(starter.start(), gradient) == "True set()"
+
+
 def test_a_fork_may_be_forked(starter: Starter) -> None:
     look = "import sys; print('torch' in sys.modules, 'warpwatch.worker.harness.serve' in sys.modules)"
     assert run(starter.start(), look) == "True True"
@@ -366,7 +374,8 @@ torch.cuda._lazy_init = torch.cuda.is_available = torch.cuda.device_count = refu
 sys.path.insert(0, sys.argv[1])
 import bootstrap
 bootstrap.load_harness(argparse.Namespace(threads=1))
-bootstrap.load_compilers()
+bootstrap.load_modules(bootstrap.GRADIENTS)
+bootstrap.load_modules(bootstrap.COMPILERS)
 print(torch.cuda.is_initialized())
 """
     folder = Path(templates.__file__).parent / "harness"

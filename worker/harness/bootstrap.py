@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +23,8 @@ PACKAGE = Path(__file__).absolute().parents[2]
 REPLY_VARIABLE = "WARPWATCH_REPLY_FD"
 EXIT_CANNOT_START = 2
 COMPILERS = ("torch._inductor.compile_fx", "torch.nn.attention.flex_attention")
+GRADIENTS = ("torch.fx.experimental.symbolic_shapes",)
+"""What torch imports at the first gradient of a process, all of sympy with it."""
 LATE_IMPORTS = (
     "numpy",
     "sympy",
@@ -136,11 +139,11 @@ def load_harness(arguments: argparse.Namespace) -> Any:
         gc.enable()
 
 
-def load_compilers() -> None:
-    """Imports torch's compilers, which take longer than torch itself, with the collector as in `load_harness`."""
+def load_modules(names: Sequence[str]) -> None:
+    """Imports these modules of torch, with the collector as in `load_harness`."""
     gc.disable()
     try:
-        for name in COMPILERS:
+        for name in names:
             importlib.import_module(name)
     finally:
         gc.freeze()
