@@ -16,12 +16,18 @@ import torch
 from warpwatch.contract.environment import Environment, key_of
 from warpwatch.contract.measurement import PROTOCOLS
 
+from .openmp import find_cores
+
 
 def read_environment(device: torch.device, threads: int, cores: int) -> Environment:
     """The environment of `device`; cores: CPUs that this process may use, threads: how many of them it uses."""
     # Stored values; a change of the texts would start every CPU series anew.
     freed_memory = "kept" if os.environ.get("MALLOC_TRIM_THRESHOLD_") else "given back"
-    cpu_facts = {"openmp_spin": os.environ.get("GOMP_SPINCOUNT", ""), "freed_memory": freed_memory}
+    cpu_facts = {
+        "openmp_spin": os.environ.get("GOMP_SPINCOUNT", ""),
+        "openmp_threads": "one per core" if find_cores() else "",
+        "freed_memory": freed_memory,
+    }
     facts = _host_facts(device, threads, cores) | (_cuda_facts(device) if device.type == "cuda" else cpu_facts)
     name = facts["gpu"] if device.type == "cuda" else f"{facts['cpu']}, {cores} core{'s' if cores != 1 else ''}"
     return Environment(key_of(facts), device.type, slug(name), name, facts)
