@@ -41,6 +41,11 @@ TURNS = {"cuda": 1, "cpu": 8}
 
 Bursts of other work on a CPU last longer than a slice, so they mostly affect neighbouring slices alike.
 """
+LIMITED_TURNS = {"cuda": 1, "cpu": 4}
+"""The same where the time for the rounds is limited: twice as many rounds narrow an interval more than twice as many
+slices in each."""
+_LEAST_SLICE_NS, _MOST_SLICE_NS = 1_000_000, 25_000_000
+"""Slices on a CPU where the time for the rounds is limited. Many short ones tell more than few long ones."""
 
 
 def compare(
@@ -51,7 +56,8 @@ def compare(
     reporter: BoundedReporter,
     traces: Path,
 ) -> Outcome:
-    """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side where they may differ."""
+    """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side where they may differ, unless
+    somebody waits: where the time for the rounds is limited."""
     for checkout in (base_checkout, head_checkout):
         if not checkout.running:
             checkout.start_children(1, reporter)
@@ -198,8 +204,9 @@ class _Rounds:
         self._started = 0
         self._checkouts = (base.checkout, head.checkout)
         self._operator = request.operator
-        self._budget_ns = request.spec.budget_ns or BUDGET_NS
         self._stop = request.spec.stop
+        self._is_limited = self._stop is not None and self._stop.seconds is not None
+        self._budget_ns, self._slices = plan_slices(request.spec, head.checkout.host.kind)
         metric, protocol = METRICS[head.checkout.host.kind][0], PROTOCOLS[head.checkout.host.kind]
         self._comparisons = {
             (variant, case): Comparison(variant, case, metric, protocol, Status.OK, "")
@@ -207,10 +214,11 @@ class _Rounds:
         }
 
     def run(self, outcome: Outcome) -> Outcome:
+        begin = time.monotonic()
         try:
             for index in range(self._rounds):
                 pairs = list_undecided(self._comparisons, self._stop)
-                if not pairs:
+                if not pairs or (self._stop and self._stop.is_time_over(index, time.monotonic() - begin)):
                     break
                 self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
                 self._renew_children(index)
@@ -224,7 +232,8 @@ class _Rounds:
             self._reporter.log(f"compare {variant} {case} {comparison.status} {comparison.message}".rstrip())
             is_same = self._stop is not None and self._stop.excludes_change(comparison.ratios)
             # Two traces explain a change, and say nothing where there is none.
-            for side in (self._base, self._head) if comparison.status is Status.OK and not is_same else ():
+            is_traced = comparison.status is Status.OK and not is_same and not self._is_limited
+            for side in (self._base, self._head) if is_traced else ():
                 finding = side.measurer.measure("profile", variant, case)
                 self._reporter.log(f"{side.name}: {describe('profile', finding)}")
                 profiles[side.name].append(finding)
@@ -268,7 +277,7 @@ class _Rounds:
     def _round(self, comparison: Comparison, index: int) -> Comparison:
         """One more round of a pair; the first failure ends the comparison."""
         kind = self._base.checkout.host.kind
-        turns = [self._sides[name] for name in turns_of(index, kind)]
+        turns = [self._sides[name] for name in turns_of(index, kind, is_limited=self._is_limited)]
         metrics: dict[str, str] = {}
         for side, reply in self._prepare(comparison, turns[:2]):
             if reply.status is not Status.OK:
@@ -278,8 +287,8 @@ class _Rounds:
             message = f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
             return self._end(comparison, Status.UNSUPPORTED, message)
         samples: dict[str, list[float]] = {"base": [], "head": [], "waited": []}
-        for verb, side, wait in self._steps(turns, WAITS[kind]):
-            reply = side.ask(verb, comparison.variant, comparison.case, self._budget_ns, self._rounds, wait)
+        for verb, side, wait in self._steps(turns, WAITS[kind], verifies=self._verifies(index)):
+            reply = side.ask(verb, comparison.variant, comparison.case, self._budget_ns, self._slices, wait)
             if reply.status is not Status.OK:
                 return self._end_failed(comparison, side, reply)
             if verb == "sample":
@@ -302,27 +311,35 @@ class _Rounds:
         plans = [self._plans.get((side.name, variant, case)) for side in sides]
         if all(plans):
             sent = [
-                side.send("prepare", variant, case, self._budget_ns, self._rounds, plan=plan)
+                side.send("prepare", variant, case, self._budget_ns, self._slices, plan=plan)
                 for side, plan in zip(sides, plans, strict=True)
             ]
             # Both replies are taken, whatever the first one says.
             yield from zip(sides, [receive() for receive in sent], strict=True)
             return
         for side in sides:
-            reply = side.ask("prepare", variant, case, self._budget_ns, self._rounds)
+            reply = side.ask("prepare", variant, case, self._budget_ns, self._slices)
             if reply.plan is not None:
                 self._plans[side.name, variant, case] = reply.plan
             yield side, reply
 
-    def _steps(self, turns: list[ComparedSide], wait: float) -> list[tuple[str, ComparedSide, float]]:
-        """(verb, side, wait): sample in turn, finish both. `finish` verifies what was computed while it was timed.
+    def _steps(
+        self, turns: list[ComparedSide], wait: float, *, verifies: bool
+    ) -> list[tuple[str, ComparedSide, float]]:
+        """(verb, side, wait): sample in turn, finish both.
 
-        After each A B B A the base is sampled once more with a wait, as a control: a fifth of all slices.
+        After each A B B A the base is sampled once more with a wait, as a control: a fifth of all slices. verifies:
+        whether `finish` verifies what was computed while it was timed.
         """
         sampled = [("sample", side, 0.0) for side in turns]
         for end in range(len(sampled), 0, -4):
             sampled.insert(end, ("sample", self._base, wait))
-        return [*sampled, *(("finish", side, 0.0) for side in turns[:2])]
+        return [*sampled, *(("finish", side, 0.0) for side in turns[:2] if verifies)]
+
+    def _verifies(self, index: int) -> bool:
+        """Whether a round verifies its results. Where the time is limited, later ones than the first compute the same;
+        on a GPU `finish` also leaves the memory to the other side."""
+        return index == 0 or not self._is_limited or self._head.checkout.host.kind != "cpu"
 
     def _end_failed(self, comparison: Comparison, side: ComparedSide, reply: SampleReply) -> Comparison:
         reason = Reason.BASE_FAILED if side is self._base else None
@@ -332,7 +349,7 @@ class _Rounds:
         """The comparison without its rounds; a child that still runs frees what `prepare` allocated."""
         for side in (self._base, self._head):
             if side.checkout.running:
-                side.ask("finish", comparison.variant, comparison.case, self._budget_ns, self._rounds)
+                side.ask("finish", comparison.variant, comparison.case, self._budget_ns, self._slices)
         return ended(comparison, status, message, reason)
 
 
@@ -349,6 +366,18 @@ def expect_one_interpreter(base: Environment, head: Environment) -> None:
 def planned_rounds(spec: JobSpec) -> int:
     """The most rounds that a comparison takes."""
     return max(MIN_ROUNDS, spec.rounds or ROUNDS)
+
+
+def plan_slices(spec: JobSpec, device_kind: str) -> tuple[int, int]:
+    """(nanoseconds of all slices of a pair on one side, their number), which the harness divides. On a CPU a limit of
+    time makes slices so short that the usual rounds of all pairs fit."""
+    budget_ns, seconds = spec.budget_ns or BUDGET_NS, spec.stop.seconds if spec.stop is not None else None
+    if seconds is None or device_kind != "cpu":
+        return budget_ns, planned_rounds(spec) if seconds is None else ROUNDS
+    # A fifth of the slices are controls.
+    count = ROUNDS * max(1, len(spec.pairs or ())) * len(turns_of(0, device_kind, is_limited=True)) * 5 // 4
+    slice_ns = min(max(int(seconds * 1e9 / count), _LEAST_SLICE_NS), _MOST_SLICE_NS)
+    return min(slice_ns * ROUNDS, budget_ns), ROUNDS
 
 
 def list_undecided(comparisons: Mapping[Pair, Comparison], stop: StopRule | None) -> list[Pair]:
@@ -393,8 +422,8 @@ def middle_ratio(before_ns: list[float], after_ns: list[float]) -> float:
     return median(after / before for before, after in zip(before_ns, after_ns, strict=True))
 
 
-def turns_of(index: int, device_kind: str) -> list[str]:
+def turns_of(index: int, device_kind: str, *, is_limited: bool = False) -> list[str]:
     """The order of slices in round `index`, "base" or "head": in A B B A a steady drift cancels, and A is the base in
-    every second round."""
+    every second round. is_limited: whether the time for the rounds is."""
     first, second = ("base", "head") if index % 2 == 0 else ("head", "base")
-    return [first, second, second, first] * TURNS[device_kind]
+    return [first, second, second, first] * (LIMITED_TURNS if is_limited else TURNS)[device_kind]

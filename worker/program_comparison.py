@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from warpwatch.contract.measurement import METRICS
@@ -77,8 +78,11 @@ class _Rounds:
         self._stop = request.spec.stop
 
     def take_all(self) -> None:
+        begin = time.monotonic()
         for index in range(self._rounds):
             if self.comparisons and not list_undecided(self.comparisons, self._stop):
+                break
+            if self._stop is not None and self._stop.is_time_over(index, time.monotonic() - begin):
                 break
             self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
             self._take(index)

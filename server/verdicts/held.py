@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from statistics import NormalDist, median
 from typing import Literal
@@ -78,10 +78,14 @@ def classify_comparison(
     reason: str | None = None,
 ) -> PairVerdict:
     """The verdict on one of `among` pairs of a comparison that was made elsewhere: its stop rule shows whether it
-    tested a suspicion."""
+    tested a suspicion, and whether its time was limited. Then only what meets the rule is decided."""
     if stop is not None and stop.earliest < thresholds_of(device_kind).earliest_unsuspected:
-        return classify_trial(base_ns, head_ns, device_kind, reason)
-    return classify_pairs(base_ns, head_ns, device_kind, among, reason)
+        verdict = classify_trial(base_ns, head_ns, device_kind, reason)
+    else:
+        verdict = classify_pairs(base_ns, head_ns, device_kind, among, reason)
+    ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
+    is_undecided = stop is not None and stop.seconds is not None and not stop.decides(ratios)
+    return replace(verdict, outcome="unsure") if is_undecided else verdict
 
 
 def classify_trial(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from tests.server.test_held_rounds import rounds
 from warpwatch.contract.rounds import LOOKS, ROUNDS, StopRule, early_ratio
-from warpwatch.server.verdicts.held import classify_pairs
+from warpwatch.server.verdicts.held import classify_comparison, classify_pairs
 from warpwatch.server.verdicts.paired import decide
 from warpwatch.server.verdicts.thresholds import stop_rule, thresholds_of
 
@@ -70,16 +71,68 @@ def test_many_pairs_that_may_end_early_raise_no_alarm(kind: str, noise: float) -
     assert alarms / submissions <= 0.05, f"{alarms} of {submissions} submissions of {pairs} pairs"
 
 
+def end_by_time(rng: random.Random, ratio: float, noise: float, last: int) -> tuple[list[float], list[float], StopRule]:
+    """The rounds of a comparison whose time is over after `last` of them."""
+    rule = replace(stop_rule("cpu", is_suspected=False), seconds=1.0)
+    base_ns, head_ns = rounds(rng, ratio, noise, count=last)
+    for count in (count for count in LOOKS if count <= last):
+        if rule.is_met([head / base for base, head in zip(base_ns[:count], head_ns[:count], strict=True)]):
+            return base_ns[:count], head_ns[:count], rule
+    return base_ns, head_ns, rule
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.02, 0.1])
+@pytest.mark.parametrize("ratio", [1.0, 1.06])
+def test_a_limit_of_time_raises_no_rate_of_errors(ratio: float, noise: float) -> None:
+    """Neither false changes, nor changes that are called none: compared with all twelve rounds."""
+    rng, errors = random.Random(f"{ratio} {noise}"), Counter[str]()
+    wrong = ("slower", "faster") if ratio == 1.0 else ("same", "faster")
+    rule, comparisons = stop_rule("cpu", is_suspected=False), 3000
+    for _ in range(comparisons):
+        base_ns, head_ns = take(rng, ratio, noise, rule)
+        errors["all rounds"] += classify_comparison(base_ns, head_ns, "cpu", 4, rule).outcome in wrong
+        base_ns, head_ns, timed = end_by_time(rng, ratio, noise, rng.randint(6, 30))
+        errors["limited"] += classify_comparison(base_ns, head_ns, "cpu", 4, timed).outcome in wrong
+    assert errors["limited"] <= errors["all rounds"] + comparisons / 1000, errors
+
+
+@pytest.mark.parametrize(
+    ("ratios", "limited", "unlimited"),
+    [
+        # Between the boundary for so few rounds and that for all.
+        pytest.param([1.03] * 11, "slower", "slower", id="beyond the boundary"),
+        pytest.param([1.03] * 7, "unsure", "slower", id="seven rounds show no 3 %"),
+        pytest.param([0.99, 1.04] * 6, "unsure", "same", id="no slow-down of 5 %, and no rule that is met"),
+        pytest.param([0.995, 1.005] * 4, "same", "same", id="excluded"),
+    ],
+)
+def test_what_the_time_leaves_undecided_is_inconclusive(ratios: list[float], limited: str, unlimited: str) -> None:
+    base, rule = [100_000.0] * len(ratios), stop_rule("cpu", is_suspected=False)
+    head = [100_000.0 * ratio for ratio in ratios]
+    assert classify_comparison(base, head, "cpu", 1, replace(rule, seconds=1.0)).outcome == limited
+    assert classify_comparison(base, head, "cpu", 1, rule).outcome == unlimited
+
+
+def test_the_time_is_over_before_a_round_that_would_end_too_late() -> None:
+    rule = StopRule(6, 1.02, seconds=10.0)
+    assert [rule.is_time_over(count, 1.3 * count) for count in (5, 6, 7)] == [False, False, True]
+    assert not rule.is_time_over(5, 100.0), "six rounds are always taken"
+    assert not StopRule(6, 1.02).is_time_over(50, 1e6)
+
+
 def test_the_boundary_is_wide_at_first_and_ends_at_the_threshold() -> None:
     bounds = [early_ratio(1.005, count) for count in (*LOOKS, ROUNDS, 3 * ROUNDS)]
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[-1] == bounds[-2] == pytest.approx(1.005)
 
 
-@pytest.mark.parametrize(("earliest", "ratio"), [(2, 1.005), (11, 1.005), (3, 1.0), (3, 2.0)])
-def test_a_rule_that_would_decide_by_chance_is_refused(earliest: int, ratio: float) -> None:
+@pytest.mark.parametrize(
+    ("earliest", "ratio", "seconds"),
+    [(2, 1.005, None), (11, 1.005, None), (3, 1.0, None), (3, 2.0, None), (3, 1.005, 0.0), (3, 1.005, float("nan"))],
+)
+def test_a_rule_that_would_decide_by_chance_is_refused(earliest: int, ratio: float, seconds: float | None) -> None:
     with pytest.raises(ValueError, match="stop"):
-        StopRule(earliest, ratio)
+        StopRule(earliest, ratio, seconds)
 
 
 def test_the_next_look_is_the_next_that_may_end_a_comparison() -> None:

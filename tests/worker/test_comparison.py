@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import truediv
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,13 +13,15 @@ import pytest
 from tests.worker.conftest import Diary
 from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
 from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import SampleReply
-from warpwatch.contract.outcome import Comparison
+from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
+from warpwatch.worker import comparison
 from warpwatch.worker.checkout import Checkout
-from warpwatch.worker.comparison import _Rounds, compare
+from warpwatch.worker.comparison import _Rounds, compare, plan_slices, turns_of
 from warpwatch.worker.execution import _list_pairs
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
@@ -60,6 +63,75 @@ def test_children_start_for_the_rounds_that_surely_follow(kind: str, stop: StopR
         certain.append(taken._certain_rounds(index))
         index += certain[-1]
     assert certain == rounds
+
+
+def slices(stop: StopRule | None, pairs: int = 1, kind: str = "cpu", budget_ns: int = 300_000_000) -> float:
+    """Nanoseconds of a slice."""
+    spec = JobSpec(pairs=[PAIR] * pairs, stop=stop, budget_ns=budget_ns, rounds=None if stop is None else 100)
+    return truediv(*plan_slices(spec, kind))
+
+
+def test_slices_are_short_where_the_time_is_limited() -> None:
+    limit = StopRule(6, 1.02, seconds=6.0)
+    assert slices(None) == slices(StopRule(6, 1.02, 6.0), kind="cuda") == 25e6
+    assert 25e6 >= slices(limit) > slices(limit, pairs=4) > slices(limit, pairs=1000) == 1e6
+    assert slices(limit, budget_ns=12) == 1, "the budget is a limit too"
+    # The usual rounds of all pairs fit into the time, so far as it goes to samples.
+    count = len(turns_of(0, "cpu", is_limited=True)) * 5 / 4
+    assert 12 * 4 * count * slices(limit, pairs=4) == pytest.approx(6e9, rel=0.01)
+
+
+class BlindSide:
+    """A side that takes the same time whether it waits or not, so that it excludes no change. asked: every verb."""
+
+    def __init__(self, name: str, asked: list[str], ns: float = 100_000.0) -> None:
+        self.name, self._asked, self._ns = name, asked, ns
+        host = SimpleNamespace(kind="cpu")
+        self.checkout = SimpleNamespace(
+            host=host,
+            running=False,
+            start_children=lambda *_: None,
+            drop_child=lambda: None,
+            drop_spares=lambda: None,
+        )
+        self.measurer = SimpleNamespace(measure=self._measure)
+
+    def ask(self, verb: str, *_: Any) -> SampleReply:
+        self._asked.append(verb)
+        return SampleReply(Status.OK, "", [self._ns], "graph")
+
+    def _measure(self, kind: str, *_: str) -> Finding:
+        self._asked.append(kind)
+        return Finding(*PAIR, Status.OK)
+
+
+def take(monkeypatch: pytest.MonkeyPatch, asked: list[str], seconds: float | None, head_ns: float) -> Comparison:
+    """A comparison of at most twenty rounds, each of which takes a second."""
+    clock = iter(range(1000))
+    monkeypatch.setattr(comparison, "load_at_once", lambda *_: None)
+    monkeypatch.setattr(comparison, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    request = replace(REQUEST, spec=replace(REQUEST.spec, stop=StopRule(6, 1.005, seconds), rounds=20))
+    base: Any = BlindSide("base", asked)
+    head: Any = BlindSide("head", asked, head_ns)
+    outcome = _Rounds(request, base, head, BoundedReporter(Diary())).run(Outcome(Environment("", "cpu", "", "", {})))
+    return outcome.comparisons[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rounds"), [(None, 20), (1.0, 6), (6.5, 6), (9.5, 8)], ids=["no limit", "short", "six", "eight"]
+)
+def test_rounds_end_with_their_time(monkeypatch: pytest.MonkeyPatch, seconds: float | None, rounds: int) -> None:
+    asked: list[str] = []
+    assert len(take(monkeypatch, asked, seconds, 100_000.0).base_ns) == rounds
+    assert asked.count("prepare") == 2 * rounds
+    assert asked.count("finish") == (2 if seconds else 2 * rounds), "the first of limited rounds is verified"
+
+
+def test_a_change_comes_without_traces_where_the_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, traces in ((None, 2), (1.0, 0)):
+        asked: list[str] = []
+        assert len(take(monkeypatch, asked, seconds, 103_000.0).base_ns) == 6
+        assert asked.count("profile") == traces
 
 
 def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:

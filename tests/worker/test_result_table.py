@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from warpwatch.cli.result_table import ResultTable
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import PROTOCOLS, Measurement
 from warpwatch.contract.messages import BenchReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import StopRule
-from warpwatch.contract.words import JobKind, Status
+from warpwatch.contract.words import JobKind, Reason, Status
 
 CASE = "n=8,f32,fwd"
 ENVIRONMENT = Environment("0" * 64, "cpu", "cpu", "CPU", {})
@@ -47,6 +49,32 @@ def test_three_rounds_decide_only_what_was_suspected() -> None:
         table = ResultTable("cuda")
         table.add(JobKind.COMPARE, outcome, StopRule(earliest, 1.005))
         assert table.slower == slower
+
+
+def rounds_of(ratios: list[float], reason: Reason | None = None) -> Comparison:
+    heads = [100_000.0 * ratio for ratio in ratios]
+    return Comparison("v1", CASE, "hot", PROTOCOL, Status.OK, "", [100_000.0] * len(ratios), heads, reason)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "words"),
+    [
+        pytest.param(rounds_of([0.98, 0.99, 1.0, 1.01, 1.02, 1.03]), ": no larger change", id="excludes the rest"),
+        pytest.param(rounds_of([1.0, 1.04, 1.0]), ": too few rounds exclude nothing", id="excludes nothing"),
+        pytest.param(
+            rounds_of([0.98, 1.0, 1.0, 1.01, 1.02, 1.03], Reason.CONTROL_MOVED),
+            ": the base differed from itself",
+            id="moved",
+        ),
+    ],
+)
+def test_an_inconclusive_row_says_what_its_rounds_exclude(comparison: Comparison, words: str) -> None:
+    table = ResultTable("cpu")
+    table.add(JobKind.COMPARE, Outcome(ENVIRONMENT, comparisons=[comparison]), StopRule(6, 1.02, seconds=1.0))
+    ((line, style),) = table.lines()
+    assert "inconclusive" in line
+    assert line.endswith(words)
+    assert (table.unsure, table.slower, style) == (1, 0, "yellow")
 
 
 def test_columns_without_content_and_unsupported_variants_are_left_out() -> None:

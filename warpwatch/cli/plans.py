@@ -15,7 +15,10 @@ HELP = "Calls a profile skips, warms up with and records, and how often: WAIT,WA
 SANITIZE_HELP = "Check under memcheck, racecheck or initcheck (GPU) or address (CPU, native code)."
 COUNTERS_HELP = "Ask Nsight Compute for hardware counters in profiles too."
 BUDGET_HELP = "Milliseconds to spend on timing one variant on one case."
-STOP_HELP = "End a comparison early: EARLIEST,RATIO, such as 3,1.005; without it, --rounds takes all of them."
+STOP_HELP = (
+    "End a comparison early: EARLIEST,RATIO[,SECONDS], such as 3,1.005; without it, --rounds takes all of them. The "
+    "seconds end it undecided as well."
+)
 TOOLCHAINS_HELP = "OLD,NEW: toolchains of worker.toml for the base and the head of a comparison."
 KNOWN_HELP = "Variants that an earlier commit had: they get the status of a commit that does not load."
 
@@ -38,10 +41,10 @@ def stop_rule(words: str | None) -> StopRule | None:
     """The rule of --stop; typer.BadParameter when `words` are none."""
     if words is None:
         return None
-    earliest, _, ratio = words.partition(",")
     try:
-        return StopRule(int(earliest), float(ratio))
-    except ValueError as error:
+        earliest, ratio, *seconds = words.split(",")
+        return StopRule(int(earliest), float(ratio), *map(float, seconds))
+    except (ValueError, TypeError) as error:
         message = f"{words!r} is no rule: {error}; give rounds and a ratio such as 3,1.005"
         raise typer.BadParameter(message, param_hint="--stop") from None
 

@@ -9,7 +9,7 @@ from statistics import median
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import StopRule
-from warpwatch.contract.words import NO_FAILURE, JobKind, Status
+from warpwatch.contract.words import NO_FAILURE, JobKind, Reason, Status
 from warpwatch.server.figures.formats import change, duration, interval
 from warpwatch.server.verdicts.held import PairOutcome, PairVerdict, classify_comparison
 
@@ -18,6 +18,10 @@ _WORDS: dict[PairOutcome, tuple[str, str]] = {
     "faster": ("faster", "green"),
     "same": ("no change", ""),
     "unsure": ("inconclusive", "yellow"),
+}
+_CONTROLS = {
+    Reason.CONTROL_MOVED: "the base differed from itself",
+    Reason.CONTROL_MISSED: "a wait added to the base was not found",
 }
 
 
@@ -33,11 +37,13 @@ class _Row:
 
 @dataclass(slots=True)
 class ResultTable:
-    """Checks, times and comparisons of one operator on one kind of device, cpu or cuda. wrong, slower: counts."""
+    """Checks, times and comparisons of one operator on one kind of device, cpu or cuda. wrong, slower, unsure:
+    counts."""
 
     device_kind: str
     wrong: int = 0
     slower: int = 0
+    unsure: int = 0
     _rows: dict[tuple[str, str], _Row] = field(default_factory=dict)
     _unsupported: dict[str, None] = field(default_factory=dict)
 
@@ -50,6 +56,7 @@ class ResultTable:
             rounds = comparison.base_ns, comparison.head_ns, self.device_kind
             verdict = classify_comparison(*rounds, len(outcome.comparisons), stop, comparison.reason)
             self.slower += verdict.outcome == "slower"
+            self.unsure += verdict.outcome == "unsure" and comparison.status is Status.OK
             _add_comparison(self._row(comparison.case, comparison.variant), comparison, verdict)
 
     def lines(self) -> Iterator[tuple[str, str]]:
@@ -92,4 +99,13 @@ def _add_comparison(row: _Row, comparison: Comparison, verdict: PairVerdict) -> 
     row.times = f"{duration(median(comparison.base_ns))} → {duration(median(comparison.head_ns))}"
     row.ratio = change(verdict.ratio)
     row.words = f"{word} ({interval(verdict.low, verdict.high)})" if verdict.low is not None else word
+    if verdict.outcome == "unsure":
+        row.words += _describe_limits(comparison, verdict)
     row.style = row.style or style
+
+
+def _describe_limits(comparison: Comparison, verdict: PairVerdict) -> str:
+    """What inconclusive rounds exclude."""
+    if comparison.reason is not None:
+        return f": {_CONTROLS.get(comparison.reason, comparison.reason)}"
+    return ": no larger change" if verdict.low is not None else ": too few rounds exclude nothing"

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 BUDGET_MS = 300.0
 """For one variant on one case and side: a person waits, and the rounds end as soon as they decide."""
+SECONDS = 6.0
+"""That rounds may take, so that with the checks before them an answer takes ten."""
+MOST_ROUNDS = 100
 CASES = 4
 POLL_SECONDS = 0.5
 _SHOWN_SECONDS = 0.1
@@ -45,13 +48,14 @@ console = Console()
 @dataclass(frozen=True, slots=True)
 class WorkingTreeRequest:
     """What the command line asks for. operators: empty means those that differ from the base. definitions: where they
-    are defined, None for the working tree itself."""
+    are defined, None for the working tree itself. seconds: that the rounds of an operator may take."""
 
     operators: list[str]
     cases: list[str]
     shapes: list[str]
     spec: JobSpec
     definitions: DefinitionsSource | None = None
+    seconds: float = SECONDS
 
 
 @app.command("try")
@@ -78,9 +82,14 @@ def try_changes(
     ),
     name: str | None = typer.Option(None, help="The repository's name on the server. Default: that of the checkout."),
     budget_ms: float = typer.Option(BUDGET_MS, help=plans.BUDGET_HELP),
-    rounds: int | None = typer.Option(
-        None, min=6, max=100, help="At most so many paired rounds; more narrow the interval. Default: 12."
+    seconds: float = typer.Option(
+        SECONDS,
+        min=0.1,
+        max=86400,
+        help="Time for the paired rounds of an operator, on this machine; more of it narrows the intervals. Six rounds "
+        "are always taken.",
     ),
+    rounds: int = typer.Option(MOST_ROUNDS, min=6, max=MOST_ROUNDS, help="At most so many paired rounds."),
     seed: int = typer.Option(0, help="Seed of the inputs."),
     watch: bool = typer.Option(False, help="Measure again whenever a file is saved, until Ctrl-C."),
 ) -> None:
@@ -98,7 +107,7 @@ def try_changes(
     )
     try:
         source = parse_source(definitions) if definitions is not None else None
-        request = WorkingTreeRequest(operators or [], plans.split(case, None), shape, spec, source)
+        request = WorkingTreeRequest(operators or [], plans.split(case, None), shape, spec, source, seconds)
         root = Path(git.git("rev-parse", "--show-toplevel", cwd=repository).strip())
         base_sha = git.resolve(root, base)
         if is_remote(server, device):
@@ -272,7 +281,8 @@ class _Attempt:
         pairs = [(finding.variant, finding.case) for finding in checked.findings if finding.status is Status.OK]
         if not pairs:
             return OperatorResult(table, [], same)
-        spec = replace(asked, pairs=pairs, stop=stop_rule(kind, is_suspected=False))
+        stop = replace(stop_rule(kind, is_suspected=False), seconds=self._request.seconds)
+        spec = replace(asked, pairs=pairs, stop=stop)
         table.add(JobKind.COMPARE, self._execute(JobKind.COMPARE, spec), spec.stop)
         return OperatorResult(table, self._changed_code() if checked.build is not None else [], same)
 
@@ -342,6 +352,8 @@ class OperatorResult:
             _print(line, style)
         for line in self.code:
             _print(line, "dim")
+        if self.times is not None and self.table.unsure:
+            _print(f"{self.table.unsure} inconclusive: more --seconds narrow the interval", "dim")
         if self.same:
             _print(f"the same code at both, so not measured: {', '.join(self.same)}", "dim")
         if self.times is not None:

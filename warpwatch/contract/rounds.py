@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
+from math import comb, inf
 from statistics import median
 
 from warpwatch.contract.words import Reason
@@ -29,25 +29,45 @@ that a comparison that could confirm that change finds the wait."""
 @dataclass(frozen=True, slots=True)
 class StopRule:
     """Ends a comparison early. earliest: rounds before which it goes on. ratio: the change that must be shown, or
-    excluded, as head over base or base over head."""
+    excluded, as head over base or base over head. seconds: that rounds may take, whether they decide or not; None for
+    as long as they need."""
 
     earliest: int
     ratio: float
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         """ValueError for a rule that would end every comparison, or none."""
+        if self.seconds is not None and not 0 < self.seconds < inf:
+            raise ValueError(f"stop.seconds: expected a time above 0, got {self.seconds}")
         if not FEWEST_ROUNDS <= self.earliest <= LOOKS[-1]:
             raise ValueError(f"stop.earliest: expected {FEWEST_ROUNDS} to {LOOKS[-1]} rounds, got {self.earliest}")
         if not 1 < self.ratio < 2:
             raise ValueError(f"stop.ratio: expected a ratio above 1 and below 2, got {self.ratio}")
 
+    def to_words(self) -> str:
+        """The rule as an option of the command line."""
+        seconds = "" if self.seconds is None else f",{self.seconds:g}"
+        return f"{self.earliest},{self.ratio:g}{seconds}"
+
     def is_met(self, ratios: Sequence[float]) -> bool:
-        """Whether these ratios, of head over base, show a change or exclude one that is worth confirming."""
+        """Whether these ratios, of head over base, end a comparison: it is looked at, and they decide it."""
+        return len(ratios) in LOOKS and self.decides(ratios)
+
+    def decides(self, ratios: Sequence[float]) -> bool:
+        """Whether these ratios show a change or exclude one that is worth confirming."""
         interval = interval_of_rounds(ratios)
-        if interval is None or len(ratios) < self.earliest or len(ratios) not in LOOKS:
+        if interval is None or len(ratios) < self.earliest:
             return False
         bound = early_ratio(self.ratio, len(ratios))
         return interval[0] > bound or interval[1] < 1 / bound or self.excludes_change(ratios)
+
+    def is_time_over(self, count: int, passed_seconds: float) -> bool:
+        """Whether `count` rounds are the last, because another one of their length would end too late. The `earliest`
+        rounds are always taken: fewer decide nothing."""
+        if self.seconds is None or count < self.earliest:
+            return False
+        return passed_seconds * (count + 1) / count > self.seconds
 
     def next_look(self, count: int) -> int | None:
         """After how many rounds it is asked again, once there are `count`; None after the last time."""

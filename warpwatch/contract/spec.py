@@ -171,7 +171,7 @@ class JobSpec:
         words += ["--case-limit", str(self.case_limit or 0)] if self.case_limit != usual else []
         if kind == JobKind.COMPARE:
             words += ["--rounds", str(self.rounds)] if self.rounds is not None else []
-            words += ["--stop", f"{self.stop.earliest},{self.stop.ratio:g}"] if self.stop is not None else []
+            words += ["--stop", self.stop.to_words()] if self.stop is not None else []
             words += [word for variant, case in self.pairs or () for word in ("--pairs", f"{variant}:{case}")]
         if self.known is not None:
             words += [word for variant in self.known.variants for word in ("--known-variants", variant)]

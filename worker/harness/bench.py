@@ -170,7 +170,7 @@ class Prepared:
             if not expect_no_answer(problem) and (setup := measure_setup(problem, seed, self._slice_ns)) is not None:
                 self._setup_ns = setup.median_ns
             try:
-                self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS, plan)
+                self._timer = open_timer(problem, seed, self.metric, self._slice_ns, PLACEMENTS, plan)
                 if isinstance(self._timer, GraphTimer) and not _times_itself(problem, self._timer):
                     self.plan = self._timer.plan
             except CaptureError as error:

@@ -55,10 +55,12 @@ class CpuHotTimer:
         # A long budget makes samples longer and not more numerous, so that the reply stays small.
         sample_ns = max(SAMPLE_NS, budget_ns / _MOST_SAMPLES)
         self._inner = max(1, math.ceil(sample_ns * len(calls) / max(elapsed, 1)))
+        self._slice_ns = min(SLICE_NS, budget_ns)
         self._last = 0
 
     def take(self, wait_ns: float = 0.0) -> list[float]:
-        """Takes one slice: nanoseconds per call of at least one sample, and of at most 25 within 20 ms.
+        """Takes one slice: nanoseconds per call of at least one sample, and of at most 25 within 20 ms, or
+        within the budget where that is shorter.
 
         wait_ns: how much longer every call is made.
         """
@@ -80,7 +82,7 @@ class CpuHotTimer:
             self._sample()
         samples: list[float] = []
         kept: tuple[float, ...] = ()
-        end = perf_counter_ns() + SLICE_NS
+        end = perf_counter_ns() + self._slice_ns
         while len(samples) < SLICE_SAMPLES and (not samples or perf_counter_ns() < end):
             sample = self._sample()
             expect_unaltered(samples, kept)
