@@ -72,7 +72,8 @@ class Checkout:
         self._child: Child | None = None
         self._spares: deque[Child] = deque()
         self._sanitizer: Sanitizer | None = None
-        self._load_together = True
+        self.loads_together = True
+        """Whether the catalogue is of all operators; else each is loaded alone."""
         self._ran: set[str] = set()
         self._stack = ExitStack()
         self._builds: dict[tuple[str, bool], BuildReply] = {}
@@ -168,11 +169,11 @@ class Checkout:
 
         When loading all operator files ends the child, one of them is at fault, so the operator is then loaded alone.
         """
-        if self._load_together:
+        if self.loads_together:
             try:
                 return _with_entry(self._catalogue(None, reporter), operator)
             except ChildFailure:
-                self._load_together = False
+                self.loads_together = False
                 reporter.log(f"the operator files of {self.sha[:12]} do not load together; loading {operator} alone")
         return _with_entry(self._catalogue(operator, reporter), operator)
 
@@ -322,15 +323,8 @@ class Checkout:
         key = (operator, self._sanitized)
         if key not in self._builds:
             host, project = self.host, self.project
-            request = BuildRequest(
-                self.root,
-                project.native,
-                operator,
-                host.kind,
-                project.interpreter,
-                self._sanitized,
-                self._variables,
-            )
+            options = project.interpreter, self._sanitized, self._variables
+            request = BuildRequest(self.root, project.native, operator, host.kind, *options)
             store = LibraryStore(host.home / "libraries")
             seconds = host.settings.build_timeout_seconds
             library = build(request, store, host.confinement(), seconds, reporter)
@@ -398,10 +392,11 @@ CheckoutKey = tuple[str, str, int, DefinitionsVersion | None, Toolchain | None]
 
 class Tools:
     """What a worker keeps between jobs: the checkouts it used last, with their running children, and the device's
-    identity."""
+    identity. lasting: commits whose checkouts stay, whatever others are asked for."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.lasting: frozenset[str] = frozenset()
         self._identity: tuple[Environment, dict[str, float] | None] | None = None
         self._warm: dict[CheckoutKey, Checkout] = {}
         clear_worktrees(host.home)
@@ -429,7 +424,7 @@ class Tools:
         definitions: DefinitionsVersion | None = None,
         toolchains: Sequence[Toolchain] = (),
     ) -> list[Checkout]:
-        """The commits `shas` checked out side by side; checkouts of other commits are closed first.
+        """The commits `shas` checked out side by side; checkouts of others are closed first, unless they are lasting.
 
         definitions: what defines their operators; None where each does. toolchains: one for each commit, or none.
 
@@ -472,6 +467,7 @@ class Tools:
         return reply.peaks
 
     def close(self) -> None:
+        self.lasting = frozenset()
         self._keep(set())
 
     def _lay_out(
@@ -493,7 +489,8 @@ class Tools:
 
     def _keep(self, keys: set[CheckoutKey]) -> None:
         for key in set(self._warm) - keys:
-            self._warm.pop(key).close()
+            if key[1] not in self.lasting:
+                self._warm.pop(key).close()
 
 
 def _with_entry(catalogue: Catalogue, operator: str) -> tuple[Catalogue, OperatorEntry | None]:

@@ -374,8 +374,8 @@ def plan_slices(spec: JobSpec, device_kind: str) -> tuple[int, int]:
     budget_ns, seconds = spec.budget_ns or BUDGET_NS, spec.stop.seconds if spec.stop is not None else None
     if seconds is None or device_kind != "cpu":
         return budget_ns, planned_rounds(spec) if seconds is None else ROUNDS
-    # A fifth of the slices are controls.
-    count = ROUNDS * max(1, len(spec.pairs or ())) * len(turns_of(0, device_kind, is_limited=True)) * 5 // 4
+    # A fifth of the slices are controls, and half of the time goes to what a round needs besides.
+    count = 2 * ROUNDS * max(1, len(spec.pairs or ())) * len(turns_of(0, device_kind, is_limited=True)) * 5 // 4
     slice_ns = min(max(int(seconds * 1e9 / count), _LEAST_SLICE_NS), _MOST_SLICE_NS)
     return min(slice_ns * ROUNDS, budget_ns), ROUNDS
 

@@ -98,6 +98,16 @@ class Host:
             reporter.log("without a network namespace, kernel code can reach the network")
         return Child(spec, confinement, reporter, self.turns)
 
+    def start_template(self, reporter: Reporter) -> None:
+        """Lets the template of later children import torch while other things are done."""
+        root = sandbox.make_temp()
+        try:
+            spec = self.empty_child(root)
+            if spec.is_forked and self.image is None:
+                self.launch_child(spec, reporter).close()
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
     def empty_child(self, root: Path) -> ChildSpec:
         """A child in a folder without a repository."""
         return ChildSpec(root, self.device, root, THREADS, bootstrap=self.bootstrap)

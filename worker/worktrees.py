@@ -16,6 +16,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from warpwatch import git
@@ -175,23 +176,28 @@ def _files(start: Path) -> Iterator[Path]:
             pending += path.iterdir()
 
 
-def _named(path: Path) -> set[str]:
+def _named(path: Path) -> frozenset[str]:
     """The words of a file that may be names of other files or modules."""
     if path.is_symlink():
-        return set(PurePosixPath(path.readlink()).parts)
+        return frozenset(PurePosixPath(path.readlink()).parts)
     if path.stat().st_size > _FILE_BYTES:
-        return set()
-    text = path.read_text(encoding="utf-8", errors="replace")
-    if path.suffix in _SETTINGS:
-        return set(_WORD.findall(text))
+        return frozenset()
+    return _named_in(path.read_text(encoding="utf-8", errors="replace"), path.suffix)
+
+
+@lru_cache(maxsize=_FILES // 10)
+def _named_in(text: str, suffix: str) -> frozenset[str]:
+    """The same of its text. Commits that are checked out one after the other have most of their files in common."""
+    if suffix in _SETTINGS:
+        return frozenset(_WORD.findall(text))
     named = {part for included in _INCLUDE.findall(text) for part in PurePosixPath(included).parts}
-    if path.suffix != ".py":
-        return named
+    if suffix != ".py":
+        return frozenset(named)
     try:
         nodes = list(ast.walk(parse_python(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         # It does not load as it is, so the others cannot need what it names.
-        return named
+        return frozenset(named)
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             modules = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
@@ -199,7 +205,7 @@ def _named(path: Path) -> set[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) == 1:
             # A dotted string may be a module that is imported by name.
             named.update(PurePosixPath(node.value).parts, node.value.split("."))
-    return named
+    return frozenset(named)
 
 
 def own_prefix() -> str:

@@ -348,6 +348,28 @@ def test_children_that_cannot_load_are_closed_and_the_next_says_why(
     assert not any(child.alive for child in children)
 
 
+def test_a_lasting_commit_stays_checked_out(repository: Repository, good: str, tools: Tools) -> None:
+    other = repository.commit("other", {"notes.md": "of nothing"})
+    tools.lasting = frozenset({good})
+    (kept,) = tools.checkouts(repository.url, [good], Diary())
+    (left,) = tools.checkouts(repository.url, [other], Diary())
+    assert tools.checkouts(repository.url, [good], Diary()) == [kept]
+    assert (kept.root.is_dir(), left.root.is_dir()) == (True, False)
+    tools.lasting = frozenset()
+    tools.checkouts(repository.url, [other], Diary())
+    assert not kept.root.is_dir()
+
+
+def test_an_operator_may_be_loaded_without_the_others(repository: Repository, tools: Tools) -> None:
+    before = repository.head()
+    head = repository.commit("another", probes.files() | {"kernels/another.py": "raise SystemExit\n"})
+    (checkout,) = tools.checkouts(repository.url, [head], Diary())
+    checkout.loads_together = False
+    catalogue, entry = checkout.catalogue("probe", Diary())
+    assert catalogue.operators == [entry]
+    repository.reset(before)
+
+
 def test_a_comparison_is_paired_and_profiled(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
     slower = probes.OPERATOR.replace(
         "def ok(x):\n    return x * 2", "def ok(x):\n    for _ in range(30):\n        y = x * 2\n    return y"

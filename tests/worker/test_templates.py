@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from tests.worker.conftest import Diary, processes_with
+from warpwatch.settings import Settings
 from warpwatch.worker import sandbox, templates
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
+from warpwatch.worker.host import Host
 
 GIB = 2**30
 SCRIPT = """
@@ -260,6 +262,17 @@ def test_a_first_gradient_imports_nothing_in_a_fork(starter: Starter) -> None:
         "torch.autograd.grad(x * 2, x, torch.ones(2)); print('sympy' in sys.modules, sys.modules.keys() - before)"
     )
     assert run(starter.start(), gradient) == "True set()"
+
+
+def test_a_template_may_start_before_its_children(tmp_path: Path) -> None:
+    templates.close()
+    host = Host(Settings(home=tmp_path / "home"), "cpu")
+    host.home.mkdir()
+    host.start_template(Diary())
+    process = template_process()
+    child = host.start_child(host.empty_child(tmp_path), Diary())
+    assert template_process() == process
+    child.close()
 
 
 def test_a_fork_may_be_forked(starter: Starter) -> None:

@@ -22,7 +22,7 @@ from warpwatch.contract.case import derive_case, parse_case
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.definitions import DefinitionsSource, newest_version, parse_source
-from warpwatch.project import ProjectError
+from warpwatch.project import FILE_NAME, ProjectError, parse_project
 from warpwatch.settings import SettingError, load_settings
 from warpwatch.sources import Sources
 
@@ -139,11 +139,23 @@ def _try_here(request: WorkingTreeRequest, root: Path, base_sha: str, device: st
     # Whoever types this command chose the code, whether a branch holds it or not.
     tools = Tools(Host(replace(load_settings(), fork_isolation="none"), choose_device(device)))
     try:
+        if request.definitions is None and _needs_template(root):
+            with run_progress(console, is_quiet=True) as progress:
+                tools.host.start_template(progress)
         return _repeat(root, base_sha, lambda tree, sha: _try_tree(request, tools, tree, sha), watch=watch)
     except (CannotRunError, Stopped) as error:
         _fail(error)
     finally:
         tools.close()
+
+
+def _needs_template(root: Path) -> bool:
+    """Whether children of the working tree run in this interpreter, and with torch."""
+    try:
+        project = parse_project((root / FILE_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, ProjectError):
+        return False
+    return project.interpreter is None and project.image is None and not project.programs
 
 
 def _repeat(root: Path, base_sha: str, attempt: Attempt, *, watch: bool) -> int:
@@ -224,6 +236,8 @@ def _try_tree(
     git.fetch_commit(str(tree.root), mirror, head_sha)
     # Read at every attempt, so that --watch follows definitions that are being written.
     version = newest_version(request.definitions, tools.host.home) if request.definitions is not None else None
+    # The base stays checked out for the next operator, and for the next attempt of --watch.
+    tools.lasting = frozenset({base_sha, head_sha})
     operators = request.operators or _changed_operators(Sources(mirror, version), base_sha, head_sha)
     if not operators:
         raise ValueError(f"no operator differs from {base_sha[:9]}; name one, or another --base")
@@ -270,7 +284,8 @@ class _Attempt:
 
         kind = self._tools.host.kind
         table = ResultTable(kind)
-        (head,) = self._checkouts([self._sides.head_sha])
+        # Both at once, while the template of their children still imports.
+        _, head = self._checkouts([self._sides.base_sha, self._sides.head_sha])
         is_program = head.project.program(self._operator) is not None
         # The benchmarks of a program are known once it has run.
         cases = (self._request.cases or None) if is_program else self._cases(head)
@@ -287,7 +302,11 @@ class _Attempt:
         return OperatorResult(table, self._changed_code() if checked.build is not None else [], same)
 
     def _checkouts(self, shas: list[str]) -> list[Checkout]:
-        return self._tools.checkouts(self._sides.url, shas, self._progress, self._sides.version)
+        checkouts = self._tools.checkouts(self._sides.url, shas, self._progress, self._sides.version)
+        for checkout in checkouts:
+            # No other operator is shown.
+            checkout.loads_together = False
+        return checkouts
 
     def _cases(self, head: Checkout) -> list[str]:
         """Keys of the cases asked for, else the first of the suite."""
