@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,34 @@ def test_numbers_that_come_round_again_hide_nothing(slices: int) -> None:
             timer.verify()
     # What is left in the buffer depends on the addresses that the allocator gives out.
     assert wrong.value.fault in (Fault.CACHED_RESULT, Fault.UNWRITTEN_RESULT)
+
+
+@pytest.mark.parametrize(("at_first", "later", "least", "most"), [(0.0, 2e-4, 8, 25), (0.02, 0.02, 1, 1)])
+def test_a_slice_that_other_work_stops_has_a_fastest_tenth(
+    at_first: float, later: float, least: int, most: int
+) -> None:
+    """The second variant takes longer than a slice by itself, so that one sample is all there is room for."""
+    pause = [at_first]
+    operator = Operator(
+        "pausing",
+        "Pauses.",
+        inputs=lambda case, make: {"x": make.normal(case["n"])},
+        reference=lambda x: 2 * x,
+        cost=lambda case: Cost(1, 1),
+        cases={"quick": (case(n=100),)},
+    )
+
+    @operator.variant("pausing", idea="stops")
+    def pausing(x: torch.Tensor) -> torch.Tensor:
+        if pause[0]:
+            time.sleep(pause[0])
+        return 2 * x
+
+    problem = CaseProblem(operator, operator.variants["pausing"], case(n=100), torch.device("cpu"))
+    with problem.modes():
+        timer = CpuHotTimer(problem, 0, 5_000_000)
+        pause[0] = later
+        assert least <= len(timer.take()) <= most
 
 
 def test_wrong_gradients_have_no_time(harness: Harness) -> None:

@@ -27,6 +27,9 @@ SAMPLE_NS = 50_000
 SLICE_SAMPLES = 25
 """Samples between two rolls of the inputs."""
 SLICE_NS = 20_000_000
+_FEWEST_SAMPLES = 8
+"""Samples of a slice whose time has room for so many. Other work that stops the process for a moment would leave one,
+and with it no fastest tenth."""
 _MOST_SAMPLES = 1000
 _FALLBACK_CACHE = 32 * 2**20
 _LARGEST_FLUSH = 256 * 2**20
@@ -56,11 +59,13 @@ class CpuHotTimer:
         sample_ns = max(SAMPLE_NS, budget_ns / _MOST_SAMPLES)
         self._inner = max(1, math.ceil(sample_ns * len(calls) / max(elapsed, 1)))
         self._slice_ns = min(SLICE_NS, budget_ns)
+        shortest_ns = elapsed / len(calls) * self._inner
+        self._fewest = min(_FEWEST_SAMPLES, max(1, int(self._slice_ns / max(1.0, shortest_ns))))
         self._last = 0
 
     def take(self, wait_ns: float = 0.0) -> list[float]:
-        """Takes one slice: nanoseconds per call of at least one sample, and of at most 25 within 20 ms, or
-        within the budget where that is shorter.
+        """Takes one slice: nanoseconds per call of at most 25 samples within 20 ms, or within the budget where that is
+        shorter, and of at least those eight that it would have room for if nothing else ran.
 
         wait_ns: how much longer every call is made.
         """
@@ -83,7 +88,7 @@ class CpuHotTimer:
         samples: list[float] = []
         kept: tuple[float, ...] = ()
         end = perf_counter_ns() + self._slice_ns
-        while len(samples) < SLICE_SAMPLES and (not samples or perf_counter_ns() < end):
+        while len(samples) < SLICE_SAMPLES and (len(samples) < self._fewest or perf_counter_ns() < end):
             sample = self._sample()
             expect_unaltered(samples, kept)
             samples.append(sample)
