@@ -287,6 +287,11 @@ def learn(*, compiles: bool) -> None:
     _compilers.used |= compiles
 
 
+def forget_compilers() -> None:
+    """Templates import no compilers any more, until a child uses them again."""
+    _compilers.used = False
+
+
 def fork(request: TemplateRequest, jail: Jail, replies: int, output: int) -> TemplateChild:
     """Starts a child that reads requests from its standard input and has these descriptors for replies and output."""
     theirs, requests = os.pipe()

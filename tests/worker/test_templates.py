@@ -10,11 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.worker.conftest import Diary, processes_with
+from warpwatch.cli.working_tree import _spare_compilers
+from warpwatch.contract.catalogue import OperatorEntry, VariantEntry
 from warpwatch.settings import Settings
 from warpwatch.worker import sandbox, templates
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
@@ -254,6 +257,24 @@ def test_compilers_are_there_once_a_child_has_used_them(starter: Starter, monkey
     assert Path(temp) == first._jail.inside
     assert Path(headers).is_relative_to(temp)
     assert list(first._jail.inside.iterdir()) == []
+
+
+@pytest.mark.parametrize(("variant", "are_used"), [("native", False), ("compiled", True)])
+def test_native_variants_are_tried_without_compilers(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch, variant: str, are_used: bool
+) -> None:
+    """The check before has used them, in opcheck or in the variant itself."""
+    monkeypatch.setattr(templates, "_compilers", templates._Compilers())
+    starter.start()
+    process = template_process()
+    templates.learn(compiles=True)
+    variants = [VariantEntry(name, "", "", ["cpu"], name == "native") for name in ("native", "compiled")]
+    head: Any = SimpleNamespace(drop_child=lambda: None)
+    _spare_compilers(head, OperatorEntry("square", "", variants, []), [(variant, "n=1")])
+    assert templates._compilers.used is are_used
+    if not are_used:
+        starter.start()
+        assert template_process() == process
 
 
 def test_a_first_gradient_imports_nothing_in_a_fork(starter: Starter) -> None:

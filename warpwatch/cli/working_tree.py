@@ -296,6 +296,8 @@ class _Attempt:
         pairs = [(finding.variant, finding.case) for finding in checked.findings if finding.status is Status.OK]
         if not pairs:
             return OperatorResult(table, [], same)
+        if not is_program:
+            _spare_compilers(head, self._entry(head), pairs)
         stop = replace(stop_rule(kind, is_suspected=False), seconds=self._request.seconds)
         spec = replace(asked, pairs=pairs, stop=stop)
         table.add(JobKind.COMPARE, self._execute(JobKind.COMPARE, spec), spec.stop)
@@ -353,6 +355,18 @@ class _Attempt:
             entry = self._entry(checkout)
             sides.append(checkout.build(entry.uses or [entry.name], self._progress).resources)
         return describe_code_changes(*sides)
+
+
+def _spare_compilers(head: Checkout, entry: OperatorEntry, pairs: Sequence[tuple[str, str]]) -> None:
+    """Children that time native variants need no compilers: it was opcheck that used them in the check, and to import
+    them takes longer than some rounds."""
+    from warpwatch.worker import templates
+
+    native = {variant.name for variant in entry.variants if variant.native}
+    if all(variant in native for variant, _ in pairs):
+        # The child of the check has them, and says so with every reply.
+        head.drop_child()
+        templates.forget_compilers()
 
 
 @dataclass(frozen=True, slots=True)
