@@ -53,7 +53,7 @@ def test_three_rounds_decide_only_what_was_suspected() -> None:
 
 def rounds_of(ratios: list[float], reason: Reason | None = None) -> Comparison:
     heads = [100_000.0 * ratio for ratio in ratios]
-    return Comparison("v1", CASE, "hot", PROTOCOL, Status.OK, "", [100_000.0] * len(ratios), heads, reason)
+    return Comparison("v1", CASE, "hot", PROTOCOLS["cpu"], Status.OK, "", [100_000.0] * len(ratios), heads, reason)
 
 
 @pytest.mark.parametrize(
