@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import pytest
@@ -56,6 +58,9 @@ def test_names_of_operations_are_unique(app: FastAPI) -> None:
     assert len(names) == len(set(names))
 
 
+Case = schemathesis.Case[Any]
+
+
 WITHOUT = r"/(events|download\.json|download\.json\.gz)$"
 """Streams, which other tests read."""
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -70,34 +75,48 @@ HOSTILE = "<img src=x onerror=alert(1)>\u2028\u202e=1+1,\"'\x07%00{{ 7 * 7 }}\U0
 """Text that means something to HTML, JavaScript, spreadsheets, templates or a terminal."""
 
 
+@cache
+def make_up(description: str, mode: GenerationMode, examples: int, without: str = WITHOUT) -> dict[str, list[Case]]:
+    """Requests made up from a description, by operation; none for an operation that takes none of this mode.
+
+    Tests share them: making one up takes longer than answering it.
+    """
+    schema = schemathesis.openapi.from_dict(json.loads(description)).exclude(path_regex=without)
+    operations: list[Any] = [found.ok() for found in schema.get_all_operations()]  # type: ignore[union-attr]
+    return {operation.label: _make_up(operation, mode, examples) for operation in operations}
+
+
+def _make_up(operation: Any, mode: GenerationMode, examples: int) -> list[Case]:
+    cases: list[Case] = []
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def keep(case: Case) -> None:
+        cases.append(case)
+
+    with suppress(Unsatisfiable):
+        keep()
+    return cases
+
+
 def call_everything(server_url: str, mode: GenerationMode, examples: int) -> tuple[list[str], list[str]]:
     """Sends made-up requests to every operation; labels of those that were tried, and of those that take none such."""
-    schema = schemathesis.openapi.from_url(f"{server_url}/api/v1/openapi.json").exclude(path_regex=WITHOUT)
-    tried, free = [], []
     session = requests.Session()
     # Otherwise it looks for proxies and passwords before every request.
     session.trust_env = False
-    for found in schema.get_all_operations():
-        operation: Any = found.ok()  # type: ignore[union-attr]
-
-        @settings(
-            max_examples=examples,
-            deadline=None,
-            database=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(case=operation.as_strategy(generation_mode=mode))
-        def hold(case: Any) -> None:
-            case.call_and_validate(checks=CHECKS, session=session)
-
-        try:
-            hold()
-        except Unsatisfiable:
-            # It asks for nothing that could be wrong.
-            free.append(operation.label)
-        else:
-            tried.append(operation.label)
+    description = session.get(f"{server_url}/api/v1/openapi.json", timeout=60).text
+    tried: list[str] = []
+    free: list[str] = []
+    for label, cases in make_up(description, mode, examples).items():
+        for case in cases:
+            case.call_and_validate(base_url=server_url, checks=CHECKS, session=session)
+        (tried if cases else free).append(label)
     return tried, free
 
 
