@@ -20,16 +20,22 @@ INTERNAL = {
     "WARPWATCH_OUTPUT": "a program writes its results there",
     "WARPWATCH_NO_CUDA": "a macro of the compiler",
 }
-TEXTS = references()
+FILES = sorted(FOLDER.glob("*.md"))
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_references_are_fresh(name: str) -> None:
-    assert (FOLDER / name).read_text(encoding="utf-8") == TEXTS[name], "run `make references`"
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    """Made for these tests alone and not when tests are collected, which every process does."""
+    return references()
 
 
-def test_nothing_else_is_there() -> None:
-    assert {path.name for path in FOLDER.glob("*.md")} == set(TEXTS)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_references_are_fresh(texts: dict[str, str], file: Path) -> None:
+    assert file.read_text(encoding="utf-8") == texts[file.name], "run `make references`"
+
+
+def test_each_has_a_file_and_nothing_else_has(texts: dict[str, str]) -> None:
+    assert {file.name for file in FILES} == set(texts)
 
 
 def test_every_variable_that_is_read_is_listed() -> None:
