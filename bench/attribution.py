@@ -12,6 +12,7 @@ import argparse
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from math import exp, log
 from pathlib import Path
 from statistics import median
@@ -30,6 +31,7 @@ QUIET = 0.02
 """The usual limit for `load_noise`: no comparison of this length decides noisier series."""
 
 
+@cache
 def load_noise(path: Path, quiet: float = QUIET) -> list[list[float]]:
     """Of each control series, how far the log times of its runs lie off those around them; without series of which a
     tenth of the runs lies farther off than `quiet`."""
