@@ -45,8 +45,9 @@ browsers: $(VENV)/.develop browser
 alone: $(VENV)/.develop
 	$(PYTEST) $(ALONE)
 
-# With make build at a low priority, compilers take the cores that tests leave idle.
-ci: $(VENV)/.develop browser  ## What CI runs: check, test and package, as far as possible at the same time.
+# With make build at a low priority, compilers take the cores that tests leave idle. Where the browser has to be
+# installed, the others do not wait for it.
+ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possible at the same time.
 	@$(MAKE) --no-print-directory --jobs 4 check shared browsers ALSO=tests/package
 	@$(MAKE) --no-print-directory alone
 
