@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from warpwatch.cli.kron_order import KronCommand
 from warpwatch.worker.harness.problem import CaseProblem
 
 from .conftest import ROOT
+from .forked import ForkedCommands
+
+Kron = Callable[..., subprocess.CompletedProcess[str]]
 
 KRON = """
 import os
@@ -57,14 +61,29 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def warpwatch(checkout: Path, *arguments: str, err: str = "") -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"ERR": err, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "warpwatch", "kron", *arguments]
-    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
+    folder = tmp_path_factory.mktemp("commands")
+    commands = ForkedCommands(folder, "warpwatch.cli", "warpwatch.cli.kron_layer", CUDA_VISIBLE_DEVICES="")
+    yield commands
+    commands.close()
+
+
+@pytest.fixture
+def kron(checkout: Path, commands: ForkedCommands) -> Kron:
+    """Runs `warpwatch kron` in the checkout. err: what its second variant gets wrong."""
+
+    def run(*arguments: str, err: str = "") -> subprocess.CompletedProcess[str]:
+        return commands.run(checkout, "kron", *arguments, ERR=err)
+
+    return run
 
 
 def test_check_prints_norms_and_pairs(checkout: Path) -> None:
-    done = warpwatch(checkout, "--dtype", "d", "16", "5", "3", "check")
+    """As a process of its own; the other tests fork theirs."""
+    environment = os.environ | {"ERR": "", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "warpwatch", "kron", "--dtype", "d", "16", "5", "3", "check"]
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(" = ")[0] for line in lines[:4]] == ["||v1_y||", "||v1_g||", "||v2_y||", "||v2_g||"]
@@ -82,25 +101,25 @@ def test_check_prints_norms_and_pairs(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(("err", "y", "g"), [("y", "False", "False"), ("g", "True", "True"), ("x", "True", "False")])
-def test_check_fails_on_a_mismatch_of_outputs_or_of_any_gradient(checkout: Path, err: str, y: str, g: str) -> None:
-    done = warpwatch(checkout, "check", "16", "5", "3", err=err)
+def test_check_fails_on_a_mismatch_of_outputs_or_of_any_gradient(kron: Kron, err: str, y: str, g: str) -> None:
+    done = kron("check", "16", "5", "3", err=err)
     assert done.returncode == 1
     assert f"v1_y == v2_y: {y} (" in done.stdout
     assert f"v1_g == v2_g: {g} (" in done.stdout
     assert f"v2 bwd: grad {'x' if err == 'x' else 'w1'} off by" in done.stderr
 
 
-def test_only_the_variants_that_are_named_are_compared(checkout: Path) -> None:
-    done = warpwatch(checkout, "check", "--variants", "v2,v3", "16", "5", "3")
+def test_only_the_variants_that_are_named_are_compared(kron: Kron) -> None:
+    done = kron("check", "--variants", "v2,v3", "16", "5", "3")
     assert done.returncode == 0
     assert [line.split(" = ")[0] for line in done.stdout.splitlines()] == ["||v2_y||", "||v2_g||"]
-    done = warpwatch(checkout, "bench", "--variants", "v2,v7", "16", "5", "3")
+    done = kron("bench", "--variants", "v2,v7", "16", "5", "3")
     assert done.returncode == 2
     assert "--variants v7: choose from v1, v2, v3" in done.stderr
 
 
-def test_bench_prints_size_intensity_and_a_table(checkout: Path) -> None:
-    done = warpwatch(checkout, "4", "8", "8", "bench")
+def test_bench_prints_size_intensity_and_a_table(kron: Kron) -> None:
+    done = kron("4", "8", "8", "bench")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("state size : 64\nAI         : 6.4e+00\n")
     table = done.stdout.splitlines()
@@ -112,15 +131,15 @@ def test_bench_prints_size_intensity_and_a_table(checkout: Path) -> None:
     assert {"Times are in microseconds (us).", "Times are in milliseconds (ms)."} & set(table)
 
 
-def test_profile_writes_a_chrome_trace(checkout: Path) -> None:
-    done = warpwatch(checkout, "profile", "--implementation", "v2", "--wait", "0", "--active", "1", "4", "7", "5")
+def test_profile_writes_a_chrome_trace(checkout: Path, kron: Kron) -> None:
+    done = kron("profile", "--implementation", "v2", "--wait", "0", "--active", "1", "4", "7", "5")
     assert done.returncode == 0, done.stderr
     trace = json.loads((checkout / "v2_f_7x5.2.json").read_text())
     assert any("aten::" in event.get("name", "") for event in trace["traceEvents"])
 
 
-def test_profile_of_an_unknown_implementation_names_those_there_are(checkout: Path) -> None:
-    done = warpwatch(checkout, "profile", "--implementation", "v9", "4", "7", "5")
+def test_profile_of_an_unknown_implementation_names_those_there_are(kron: Kron) -> None:
+    done = kron("profile", "--implementation", "v9", "4", "7", "5")
     assert done.returncode == 2
     assert "choose from v1, v2" in done.stderr
 

@@ -1,0 +1,67 @@
+"""Runs commands of `warpwatch` in forks of one process that has imported what they import: to import torch takes longer
+than most of them.
+
+As a program, `forked.py MODULE...`, it reads a line of JSON for each command and answers with its exit status.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class ForkedCommands:
+    """The process. modules: what it imports. variables: what its environment has beside this process's own."""
+
+    def __init__(self, folder: Path, *modules: str, **variables: str) -> None:
+        self._folder = folder
+        command = [sys.executable, "-P", __file__, *modules]
+        self._process = subprocess.Popen(
+            command, env=os.environ | variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """One command, as typed in this folder."""
+        output, errors = self._folder / "output", self._folder / "errors"
+        request = {"folder": str(folder), "words": words, "variables": variables}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request | {"output": str(output), "errors": str(errors)}) + "\n")
+        self._process.stdin.flush()
+        status = int(self._process.stdout.readline())
+        return subprocess.CompletedProcess(words, status, output.read_text(), errors.read_text())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def main(*modules: str) -> None:
+    for module in modules:
+        importlib.import_module(module)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            run(json.loads(line))
+            break
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def run(request: dict[str, Any]) -> None:
+    os.chdir(request["folder"])
+    sys.path.insert(0, request["folder"])
+    os.environ.update(request["variables"])
+    for descriptor, path in ((1, request["output"]), (2, request["errors"])):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
+    sys.argv[1:] = request["words"]
+    runpy.run_module("warpwatch", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
