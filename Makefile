@@ -6,21 +6,23 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip install --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
 LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-package warpwatch-example \
           --constraint constraints.in --extra dev pyproject.toml
-# Tests that assert times get the cores for themselves. The others share them, the longest first, in a process per core
-# and two more, because half of the time they wait for children, servers and browsers. Browsers have one of these: their
-# event loop stays in it, and the service that all of them look at is seeded once.
-ALONE  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py) tests/worker/test_loop.py
+# Tests that assert times get the cores for themselves, but for those of the worker's loop, which mostly wait. Others
+# share them, the longest first, in a process per core and two more, because half of the time they wait for children,
+# servers and browsers. Browsers have one of these: their event loop stays in it, and the service that all of them look
+# at is seeded once.
+TIMED  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py)
+LOOP   := tests/worker/test_loop.py
 LONG   := tests/security/test_ordinary_user.py $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) \
           tests/server/test_openapi.py tests/test_adding_a_kernel.py tests/kernels
 OTHERS := tests/db tests/harness/test_*.py tests/pages tests/security tests/server/test_*.py tests/worker/test_*.py tests/test_*.py
-SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),$(wildcard $(OTHERS)))
+SHARED := $(LONG) $(filter-out $(LONG) $(TIMED) $(LOOP),$(wildcard $(OTHERS)))
 PYTEST := $(BIN)/pytest
 # Runs of pytest beside each other in make test; coverage has one, because two would write one file.
 TESTERS ?= 2
 # Many images switch byte code off, and then every process compiles all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help up ci test shared browsers alone e2e package coverage lint types migrations build check references shots lock format hooks browser clean containers
+.PHONY: help up ci test shared browsers timed loop e2e package coverage lint types migrations build check references shots lock format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -33,7 +35,7 @@ ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
 	@$(MAKE) --no-print-directory --jobs $(TESTERS) shared browsers
-	@$(MAKE) --no-print-directory alone
+	@$(MAKE) --no-print-directory --jobs $(TESTERS) timed loop
 endif
 
 shared: $(VENV)/.develop
@@ -42,14 +44,17 @@ shared: $(VENV)/.develop
 browsers: $(VENV)/.develop browser
 	$(PYTEST) tests/browser $(ALSO)
 
-alone: $(VENV)/.develop
-	$(PYTEST) $(ALONE)
+timed: $(VENV)/.develop
+	$(PYTEST) $(TIMED)
+
+loop: $(VENV)/.develop
+	$(PYTEST) $(LOOP)
 
 # With make build at a low priority, compilers take the cores that tests leave idle. Where the browser has to be
 # installed, the others do not wait for it.
 ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possible at the same time.
 	@$(MAKE) --no-print-directory --jobs 4 check shared browsers ALSO=tests/package
-	@$(MAKE) --no-print-directory alone
+	@$(MAKE) --no-print-directory --jobs 2 timed loop
 
 e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; takes 45 minutes.
 	$(BIN)/pytest tests/e2e $(ARGS)
