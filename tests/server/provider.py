@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -19,12 +20,18 @@ from joserfc.jwk import KeySet, OctKey, RSAKey
 CLIENT_ID, CLIENT_SECRET = "warpwatch", "the-secret-of-the-client"
 
 
+@cache
+def first_key() -> RSAKey:
+    """The key of all providers, until a test changes it: to make one takes longer than most tests."""
+    return RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
+
+
 class Provider:
     """Signs `claims` in. changes: what the next ID token says instead. requests: paths that it was asked for."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.key = RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
+        self.key = first_key()
         self.claims: dict[str, Any] = {"sub": "u1", "email": "ann@acme.example", "email_verified": True}
         self.changes: dict[str, Any] = {}
         self.userinfo: dict[str, Any] = {}
