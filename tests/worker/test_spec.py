@@ -125,6 +125,11 @@ def test_what_is_stored_is_read_again() -> None:
     assert from_json(JobSpec, to_json(full)) == full
 
 
+def test_what_earlier_services_know_is_stored_as_they_read_it() -> None:
+    assert JobSpec(stop=StopRule(6, 1.005)).to_stored()["stop"] == {"earliest": 6, "ratio": 1.005}
+    assert JobSpec(stop=StopRule(6, 1.005, 2.5)).to_stored()["stop"]["seconds"] == 2.5
+
+
 def test_old_rows_read_on() -> None:
     assert JobSpec.from_stored({}) == JobSpec()
     assert JobSpec.from_stored({"profile": {"wait": 3}}).profile == ProfilePlan(wait=3)
