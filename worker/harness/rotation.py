@@ -60,11 +60,13 @@ class Rotation:
         # because the allocator separates small and large tensors.
         drawn: list[tuple[CaseData, bool, int]] = []
         for index, set_seed in enumerate(self._seeds):
-            source, is_copied, units = drawn[index % _DISTINCT] if index >= _DISTINCT else (None, False, 0)
-            data = _copied(source) if source is not None and is_copied else problem.data(set_seed)
-            if source is None:
+            if index < _DISTINCT:
+                data = problem.data(set_seed)
                 units = max(1, min(data.nbytes // _PADDING_UNIT, _LARGEST_PADDING))
                 drawn.append((data, _has_plain_strides(data), units))
+            else:
+                source, is_copied, units = drawn[index % _DISTINCT]
+                data = source.map(lambda tensor: tensor.detach().clone()) if is_copied else problem.data(set_seed)
             self.sets.append(data)
             if scatter is not None:
                 padding = scatter.randint(1, units) * _PADDING_UNIT
@@ -200,10 +202,6 @@ def no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _copied(data: CaseData) -> CaseData:
-    return data.map(lambda tensor: tensor.detach().clone())
 
 
 def _has_plain_strides(data: CaseData) -> bool:
