@@ -320,8 +320,13 @@ def test_the_way_a_child_ended_is_told(kernel: Intruder, code: str, expected: in
 # Memory between processes
 
 
+def shared_memory() -> list[Path]:
+    """What lies in shared memory, without what database servers of other tests put there and take away."""
+    return sorted(path for path in Path("/dev/shm").iterdir() if not path.name.startswith("PostgreSQL."))
+
+
 def test_shared_memory_is_gone_with_the_child(kernel: Intruder) -> None:
-    before = sorted(Path("/dev/shm").iterdir())
+    before = shared_memory()
     code = f"""{LIBC}
 with open("/dev/shm/left-behind", "wb") as file:
     file.write(bytes(2**20))
@@ -329,7 +334,7 @@ queue = libc.mq_open(b"/left-behind", 0o102, 0o600, None) if hasattr(libc, "mq_o
 print(libc.shmget(0x77617270, 4096, 0o1600) >= 0, queue >= 0)
 """
     assert kernel.attack(code) == "True True"
-    assert sorted(Path("/dev/shm").iterdir()) == before
+    assert shared_memory() == before
     assert "77617270" not in Path("/proc/sysvipc/shm").read_text()
     assert kernel.attack(f"{LIBC}\nprint(libc.shmget(0x77617270, 4096, 0), os.listdir('/dev/shm'))") == "-1 []"
 
