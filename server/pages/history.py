@@ -183,13 +183,11 @@ def _show(page: Page, histories: list[SeriesHistory], choice: ViewChoice) -> Res
     if quantity is None:
         figure, label = history_figure(shown, steps_of(noise), view, noise, samples), chart_label(shown)
     else:
-        # All variants share one library.
-        quantities = {
-            series.operator if quantity is Quantity.COMPILE else item.series.variant: list_quantities(
-                page.session, item.series.id, quantity, page.line
-            )
-            for item in (shown[:1] if quantity is Quantity.COMPILE else shown)
-        }
+        drawn = {item.series.variant: item.series.id for item in shown}
+        if quantity is Quantity.COMPILE:
+            # All variants share one library.
+            drawn = {series.operator: series.id}
+        quantities = {name: list_quantities(page.session, id_, quantity, page.line) for name, id_ in drawn.items()}
         figure = quantity_figure(quantities, quantity, view, page.repository.name)
         label = quantity_label(quantities, quantity)
     return page.page(

@@ -256,8 +256,7 @@ class CudaColdTimer:
         measured = measure_set(problem, seed)
         affordable = affordable_sets(problem, measured.bytes)
         sets = min(_EAGER_SETS, sets_in_one_walk(measured.call_ns))
-        if problem.turns.are_taken:
-            expect_room(sets <= affordable)
+        expect_room(problem, is_enough=sets <= affordable)
         self._rotation = Rotation(problem, seed, max(1, min(sets, affordable)))
         self._results: dict[int, Any] = {}
         size = L2_COVERED * torch.cuda.get_device_properties(problem.device).L2_cache_size
