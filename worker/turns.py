@@ -34,15 +34,18 @@ class DeviceTurns:
         self._waiting_for_quiet = 0
 
     def use(self, lane: LaneTurns, use: LaneUse, should_stop: Callable[[], str | None]) -> None:
-        """Returns once the lane may do so; until then it uses nothing. Raises Stopped when told to."""
+        """Returns once the lane may do so; until then it uses nothing, but keeps the device where it lacks only quiet:
+        a lane that took it would keep it for a whole bench. Raises Stopped when told to."""
         is_quiet = use is LaneUse.QUIET
         with self._changed:
-            self._uses.pop(lane, None)
+            if not (is_quiet and self._uses.get(lane) is LaneUse.DEVICE):
+                self._uses.pop(lane, None)
             self._waiting_for_quiet += is_quiet
             self._changed.notify_all()
             try:
-                while not self._is_free(use):
+                while not self._is_free(lane, use):
                     if (reason := should_stop()) is not None:
+                        self._uses.pop(lane, None)
                         raise Stopped(reason)
                     self._changed.wait(_POLL_SECONDS)
                 self._uses[lane] = use
@@ -50,10 +53,10 @@ class DeviceTurns:
                 self._waiting_for_quiet -= is_quiet
                 self._changed.notify_all()
 
-    def _is_free(self, use: LaneUse) -> bool:
+    def _is_free(self, lane: LaneTurns, use: LaneUse) -> bool:
         if use is LaneUse.HOST and self._waiting_for_quiet:
             return False
-        return _EXCLUDED[use].isdisjoint(self._uses.values())
+        return _EXCLUDED[use].isdisjoint(used for other, used in self._uses.items() if other is not lane)
 
 
 class LaneTurns:

@@ -70,6 +70,35 @@ def test_what_times_its_host_waits_for_captures_and_they_wait_for_it(pool: Threa
     again.result(20)
 
 
+def test_what_has_the_device_keeps_it_while_it_waits_for_quiet(pool: ThreadPoolExecutor) -> None:
+    turns = DeviceTurns(3)
+    timing, capturing, next_one = (LaneTurns(turns) for _ in range(3))
+    timing.use(LaneUse.DEVICE, never)
+    capturing.use(LaneUse.HOST, never)
+    taken = pool.submit(next_one.use, LaneUse.DEVICE, never)
+    quiet = pool.submit(timing.use, LaneUse.QUIET, never)
+    wait_until(lambda: turns._waiting_for_quiet > 0)
+    time.sleep(0.05)
+    assert not quiet.done()
+    assert not taken.done()
+    capturing.leave()
+    quiet.result(20)
+    timing.use(LaneUse.DEVICE, never)
+    assert not taken.done()
+    timing.leave()
+    taken.result(20)
+
+
+def test_a_lane_that_stops_while_it_waits_for_quiet_gives_the_device_up() -> None:
+    turns = DeviceTurns(2)
+    timing, capturing = LaneTurns(turns), LaneTurns(turns)
+    timing.use(LaneUse.DEVICE, never)
+    capturing.use(LaneUse.HOST, never)
+    with pytest.raises(Stopped, match="cancelled"):
+        timing.use(LaneUse.QUIET, lambda: "cancelled")
+    capturing.use(LaneUse.DEVICE, never)
+
+
 def test_children_start_together_and_not_beside_what_is_timed(pool: ThreadPoolExecutor) -> None:
     turns = DeviceTurns(3)
     first, second, timing = (LaneTurns(turns) for _ in range(3))
