@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 
@@ -56,8 +57,7 @@ def compare(
     reporter: BoundedReporter,
     traces: Path,
 ) -> Outcome:
-    """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side where they may differ, unless
-    somebody waits: where the time for the rounds is limited."""
+    """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side of those that changed most."""
     for checkout in (base_checkout, head_checkout):
         if not checkout.running:
             checkout.start_children(1, reporter)
@@ -227,16 +227,13 @@ class _Rounds:
         finally:
             for checkout in self._checkouts:
                 checkout.drop_spares()
-        profiles: dict[str, list[Finding]] = {"base": [], "head": []}
         for (variant, case), comparison in self._comparisons.items():
             self._reporter.log(f"compare {variant} {case} {comparison.status} {comparison.message}".rstrip())
-            is_same = self._stop is not None and self._stop.excludes_change(comparison.ratios)
-            # Two traces explain a change, and say nothing where there is none.
-            is_traced = comparison.status is Status.OK and not is_same and not self._is_limited
-            for side in (self._base, self._head) if is_traced else ():
-                finding = side.measurer.measure("profile", variant, case)
-                self._reporter.log(f"{side.name}: {describe('profile', finding)}")
-                profiles[side.name].append(finding)
+        profiles: dict[str, list[Finding]] = {"base": [], "head": []}
+        for pair, side in product(self._explained(), (self._base, self._head)):
+            finding = side.measurer.measure("profile", *pair)
+            self._reporter.log(f"{side.name}: {describe('profile', finding)}")
+            profiles[side.name].append(finding)
         self._reporter.progress(self._rounds, self._rounds, "")
         return replace(
             outcome,
@@ -244,6 +241,18 @@ class _Rounds:
             findings=profiles["head"],
             base_findings=profiles["base"],
         )
+
+    def _explained(self) -> list[Pair]:
+        """The pairs that get a trace of each side: of every variant the one that became slowest, and fastest. Traces
+        say nothing where there is no change, and somebody waits where the time is limited."""
+        changed: dict[tuple[str, bool], Comparison] = {}
+        for comparison in self._comparisons.values() if not self._is_limited else ():
+            is_same = self._stop is not None and self._stop.excludes_change(comparison.ratios)
+            if comparison.status is not Status.OK or is_same:
+                continue
+            key = (comparison.variant, median(comparison.ratios) > 1)
+            changed[key] = max(comparison, changed.get(key, comparison), key=_size_of_change)
+        return [(comparison.variant, comparison.case) for comparison in changed.values()]
 
     def _renew_children(self, index: int) -> None:
         """Gives both sides a fresh child, which has loaded the operator.
@@ -287,12 +296,14 @@ class _Rounds:
             message = f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
             return self._end(comparison, Status.UNSUPPORTED, message)
         samples: dict[str, list[float]] = {"base": [], "head": [], "waited": []}
-        for verb, side, wait in self._steps(turns, WAITS[kind], verifies=self._verifies(index)):
-            reply = side.ask(verb, comparison.variant, comparison.case, self._budget_ns, self._slices, wait)
+        for side, wait in self._slices_of(turns, WAITS[kind]):
+            reply = side.ask("sample", comparison.variant, comparison.case, self._budget_ns, self._slices, wait)
             if reply.status is not Status.OK:
                 return self._end_failed(comparison, side, reply)
-            if verb == "sample":
-                samples["waited" if wait else side.name].append(typical(reply.samples_ns, kind))
+            samples["waited" if wait else side.name].append(typical(reply.samples_ns, kind))
+        for side, reply in self._at_once("finish", comparison, turns[:2]) if self._verifies(index) else ():
+            if reply.status is not Status.OK:
+                return self._end_failed(comparison, side, reply)
         base_ns, head_ns = middle(samples["base"], samples["head"])
         first, second = samples["base"][::2], samples["base"][1::2]
         return replace(
@@ -310,12 +321,7 @@ class _Rounds:
         variant, case = comparison.variant, comparison.case
         plans = [self._plans.get((side.name, variant, case)) for side in sides]
         if all(plans):
-            sent = [
-                side.send("prepare", variant, case, self._budget_ns, self._slices, plan=plan)
-                for side, plan in zip(sides, plans, strict=True)
-            ]
-            # Both replies are taken, whatever the first one says.
-            yield from zip(sides, [receive() for receive in sent], strict=True)
+            yield from self._at_once("prepare", comparison, sides, plans)
             return
         for side in sides:
             reply = side.ask("prepare", variant, case, self._budget_ns, self._slices)
@@ -323,22 +329,33 @@ class _Rounds:
                 self._plans[side.name, variant, case] = reply.plan
             yield side, reply
 
-    def _steps(
-        self, turns: list[ComparedSide], wait: float, *, verifies: bool
-    ) -> list[tuple[str, ComparedSide, float]]:
-        """(verb, side, wait): sample in turn, finish both.
+    def _at_once(
+        self,
+        verb: str,
+        comparison: Comparison,
+        sides: list[ComparedSide],
+        plans: Sequence[GraphPlan | None] = (None, None),
+    ) -> list[tuple[ComparedSide, SampleReply]]:
+        """A step of both sides beside each other, in which nothing is timed. Both replies are taken, whatever the first
+        one says."""
+        pair = (comparison.variant, comparison.case)
+        sent = [
+            side.send(verb, *pair, self._budget_ns, self._slices, plan=plan)
+            for side, plan in zip(sides, plans, strict=True)
+        ]
+        return list(zip(sides, [receive() for receive in sent], strict=True))
 
-        After each A B B A the base is sampled once more with a wait, as a control: a fifth of all slices. verifies:
-        whether `finish` verifies what was computed while it was timed.
-        """
-        sampled = [("sample", side, 0.0) for side in turns]
+    def _slices_of(self, turns: list[ComparedSide], wait: float) -> list[tuple[ComparedSide, float]]:
+        """(side, wait) in turn. After each A B B A the base is sampled once more with a wait, as a control: a fifth of
+        all slices."""
+        sampled = [(side, 0.0) for side in turns]
         for end in range(len(sampled), 0, -4):
-            sampled.insert(end, ("sample", self._base, wait))
-        return [*sampled, *(("finish", side, 0.0) for side in turns[:2] if verifies)]
+            sampled.insert(end, (self._base, wait))
+        return sampled
 
     def _verifies(self, index: int) -> bool:
-        """Whether a round verifies its results. Where the time is limited, later ones than the first compute the same;
-        on a GPU `finish` also leaves the memory to the other side."""
+        """Whether a round verifies what was computed while it was timed. Where the time is limited, later ones than the
+        first compute the same; on a GPU `finish` also leaves the memory to the other side."""
         return index == 0 or not self._is_limited or self._head.checkout.host.kind != "cpu"
 
     def _end_failed(self, comparison: Comparison, side: ComparedSide, reply: SampleReply) -> Comparison:
@@ -394,6 +411,11 @@ def _is_decided(comparison: Comparison, stop: StopRule) -> bool:
     if comparison.reason is Reason.CONTROL_MISSED and stop.excludes_change(comparison.ratios):
         return False
     return comparison.reason is not Reason.CONTROL_MOVED and stop.is_met(comparison.ratios)
+
+
+def _size_of_change(comparison: Comparison) -> float:
+    ratio = median(comparison.ratios)
+    return max(ratio, 1 / ratio)
 
 
 def ended(comparison: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from operator import truediv
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,6 +103,9 @@ class BlindSide:
         self._asked.append(verb)
         return SampleReply(Status.OK, "", [self._ns], "graph")
 
+    def send(self, verb: str, *_: Any, **__: Any) -> Callable[[], SampleReply]:
+        return partial(self.ask, verb)
+
     def _measure(self, kind: str, *_: str) -> Finding:
         self._asked.append(kind)
         return Finding(*PAIR, Status.OK)
@@ -133,6 +138,23 @@ def test_a_change_comes_without_traces_where_the_time_is_limited(monkeypatch: py
         asked: list[str] = []
         assert len(take(monkeypatch, asked, seconds, 103_000.0).base_ns) == 6
         assert asked.count("profile") == traces
+
+
+def explained(*comparisons: Comparison) -> list[tuple[str, str]]:
+    """The pairs that get traces after these rounds."""
+    rounds = _Rounds(REQUEST, side("base", Status.OK), side("head", Status.OK), BoundedReporter(Diary()))
+    rounds._comparisons = {(item.variant, item.case): item for item in comparisons}
+    return rounds._explained()
+
+
+def compared(variant: str, case: str, head_ns: float, status: Status = Status.OK) -> Comparison:
+    return Comparison(variant, case, "graph", "2", status, base_ns=[100.0] * 3, head_ns=[head_ns] * 3)
+
+
+def test_of_every_variant_the_largest_changes_get_traces() -> None:
+    v1 = [compared("v1", "a", 103.0), compared("v1", "b", 110.0), compared("v1", "c", 98.0), compared("v1", "d", 96.0)]
+    broken, v2 = compared("v2", "b", 150.0, Status.WRONG), compared("v2", "a", 101.0)
+    assert explained(*v1, broken, v2) == [("v1", "b"), ("v1", "d"), ("v2", "a")]
 
 
 def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:

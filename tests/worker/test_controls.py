@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,6 +94,10 @@ class Side:
         self.ns *= 1 + self.drift
         return SampleReply(Status.OK, "", [self.ns * (1 + wait * self.waits)], "graph")
 
+    def send(self, verb: str, *names: Any, plan: GraphPlan | None) -> Callable[[], SampleReply]:
+        assert plan is None
+        return partial(self.ask, verb, *names)
+
 
 class PlannedSide(Side):
     """A side that reports what it plans; `diary` gets what both do, in order."""
@@ -107,12 +112,13 @@ class PlannedSide(Side):
         return replace(super().ask(verb, variant, case, budget, rounds, wait), plan=self._plan)
 
     def send(self, verb: str, *names: Any, plan: GraphPlan | None) -> Callable[[], SampleReply]:
-        assert plan == self._plan
+        assert plan == (self._plan if verb == "prepare" else None)
         self._diary.append(f"{self.name} begins to {verb}")
 
         def receive() -> SampleReply:
-            self._diary.append(f"{self.name} is ready")
-            return SampleReply(self._failing or Status.OK, "no room", metric="graph")
+            self._diary.append(f"{self.name} did {verb}")
+            failing = self._failing if verb == "prepare" else None
+            return SampleReply(failing or Status.OK, "no room", metric="graph")
 
         return receive
 
@@ -148,17 +154,17 @@ def test_both_sides_prepare_at_once_by_the_plans_of_the_first_round() -> None:
     compare(sides[0], sides[1], rounds=2)
     first, second = ["base", "head"], ["head", "base"]
     assert diary == [
-        *(f"{name} {verb}" for verb in ("prepare", "finish") for name in first),
-        *(f"{name} begins to prepare" for name in second),
-        *(f"{name} is ready" for name in second),
-        *(f"{name} finish" for name in second),
+        *(f"{name} prepare" for name in first),
+        *(f"{name} {step} finish" for step in ("begins to", "did") for name in first),
+        *(f"{name} {step} prepare" for step in ("begins to", "did") for name in second),
+        *(f"{name} {step} finish" for step in ("begins to", "did") for name in second),
     ]
 
 
 def test_sides_that_time_something_prepare_one_after_the_other() -> None:
     diary: list[str] = []
     compare(PlannedSide("base", diary, GraphPlan(8, 6, 16, 2)), PlannedSide("head", diary, None), rounds=2)
-    assert [line for line in diary if "prepare" in line] == [
+    assert [line for line in diary if "finish" not in line] == [
         f"{name} prepare" for name in ("base", "head", "head", "base")
     ]
 
@@ -169,7 +175,7 @@ def test_a_side_that_cannot_prepare_beside_the_other_ends_the_comparison() -> No
     head = PlannedSide("head", diary, plan, Status.OUT_OF_MEMORY)
     comparison, _ = compare(PlannedSide("base", diary, plan), head, rounds=2)
     assert (comparison.status, comparison.message) == (Status.OUT_OF_MEMORY, "head: no room")
-    assert diary[-1] == "base is ready"
+    assert diary[-1] == "base did prepare"
 
 
 def test_a_base_that_ignores_the_wait_excludes_nothing() -> None:

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,6 +87,9 @@ class SimulatedCommit:
         noise = self.chance.gauss(1, 0.0003)
         ns = self.sabotage(self.ns * noise, self.slices, wait)
         return SampleReply(Status.OK, "", [ns] if verb == "sample" else [], self.metric)
+
+    def send(self, verb: str, *names: Any, **_: Any) -> Callable[[], SampleReply]:
+        return partial(self.ask, verb, *names)
 
 
 def take_rounds(base: SimulatedCommit, head: SimulatedCommit) -> Comparison:
