@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def cheaters(cache: Path) -> Iterator[Harness]:
     lay_out_libraries(CHEATERS, cache.parent / "cheaters", "detached")
     child = Harness(CHEATERS, cache.parent / "cheaters")
     yield child
-    assert child.stop() == 0, child.log.read_text()
+    # The interpreter aborts at its end where a thread of a cheat still runs.
+    assert child.stop() in (0, -signal.SIGABRT), child.log.read_text()
 
 
 @pytest.mark.parametrize(
