@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -66,6 +67,12 @@ class Decoys:
     def match(self, result: Tensor) -> bool:
         """Whether `result` holds the numbers of a decoy."""
         return any(_is_close(result, decoy) for decoy in self.tensors)
+
+
+@lru_cache(maxsize=1)
+def decoys_of(problem: CaseProblem) -> Decoys:
+    """The decoys of a problem, which all its timers share, because to draw them takes milliseconds."""
+    return Decoys(problem)
 
 
 def explain(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from warpwatch.contract.words import Fault
 
-from .diagnosis import Decoys, explain
+from .diagnosis import decoys_of, explain
 from .failures import WrongResultError
 from .inputs import map_tensors, named_tensors
 from .oracle import Oracle
@@ -52,7 +52,7 @@ class Rotation:
         self._seeds = set_seeds(seed, count)
         self._current_seeds = list(self._seeds)
         self._seeds_before_renewal: dict[int, int] = {}
-        self._decoys = Decoys(problem)
+        self._decoys = decoys_of(problem)
         # At most three sets, the first and the last among them.
         step = (count - 1) / (_VERIFIED - 1)
         self._verified = list(range(count)) if count <= _VERIFIED else [round(step * i) for i in range(_VERIFIED)]
