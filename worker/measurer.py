@@ -15,7 +15,7 @@ from warpwatch.contract.measurement import SETUP
 from warpwatch.contract.messages import BenchReply, BuildReply, CasesReply, CheckReply, ProfileReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import ADDRESS, BUDGET_NS, JobRequest, JobSpec
-from warpwatch.contract.words import Fault, Reason, Status
+from warpwatch.contract.words import Fault, JobKind, Reason, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.plausibility import TimeLimits
@@ -217,9 +217,9 @@ class Measurer:
                 return self._bench(names, seconds)
             output = self._traces / f"{self._checkout.sha[:12]}-{len(list(self._traces.iterdir()))}.json.gz"
             seconds += COUNTING_SECONDS if spec.profile.counters else 0
-            profile = self._checkout.ask(
-                ProfileReply, "profile", seconds, self._reporter, output=output.name, profile=spec.profile, **names
-            )
+            # The profiles of a comparison explain its verdict, which waits for them.
+            names |= {"output": output.name, "profile": spec.profile, "energy": self._request.kind == JobKind.PROFILE}
+            profile = self._checkout.ask(ProfileReply, "profile", seconds, self._reporter, **names)
             return self._with_trace(Finding(variant, case, profile.status, profile.message, profile=profile), output)
         except ChildFailure as failure:
             return Finding(variant, case, failure.status, failure.message, fault=failure.fault)

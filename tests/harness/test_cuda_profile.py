@@ -13,6 +13,7 @@ from tests.harness.child import Harness
 from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.spec import ProfilePlan
 from warpwatch.contract.words import Status
+from warpwatch.worker.harness.health import DeviceHealth
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 ROOT = Path(__file__).parent / "gpu_repository"
@@ -25,9 +26,9 @@ def gpu(cache: Path) -> Iterator[Harness]:
     assert child.stop() == 0, child.log.read_text()
 
 
-def profiled(gpu: Harness, folder: Path, case: str, **plan: Any) -> ProfileReply:
+def profiled(gpu: Harness, folder: Path, case: str, *, energy: bool = False, **plan: Any) -> ProfileReply:
     names = {"operator": "product", "variant": "good", "case": case, "output": str(folder / "trace.json.gz")}
-    reply = gpu.ask(ProfileReply, "profile", **names, profile=ProfilePlan(**plan))
+    reply = gpu.ask(ProfileReply, "profile", **names, profile=ProfilePlan(**plan), energy=energy)
     assert reply.status is Status.OK, reply.message
     return reply
 
@@ -63,3 +64,23 @@ def test_counters_are_rows_or_a_sentence(gpu: Harness, tmp_path: Path) -> None:
     print(counters)
     assert bool(counters["rows"]) != bool(counters["message"])
     assert (reply.report is not None) == bool(counters["rows"])
+
+
+def test_the_energy_of_a_call_is_that_of_its_work(gpu: Harness, tmp_path: Path) -> None:
+    """Where the card counts its energy."""
+    health = DeviceHealth(torch.device("cuda", 0))
+    replies = [profiled(gpu, tmp_path, f"n={n},f32,fwd", energy=True) for n in (64, 2048, 2048)]
+    if health.millijoules() is None:
+        assert [reply.counters for reply in replies] == [{}, {}, {}]
+        pytest.skip("this GPU does not count its energy")
+    small, large, again = (reply.counters["energy"] for reply in replies)
+    for reply in replies:
+        print({name: (counter.median, counter.low, counter.high) for name, counter in reply.counters.items()})
+        assert 20 < reply.counters["power"].median < 1500
+    assert large.median > 10 * small.median
+    assert large.high - large.low < 0.2 * large.median
+    assert again.median == pytest.approx(large.median, rel=0.1)
+
+
+def test_without_being_asked_a_profile_measures_no_energy(gpu: Harness, tmp_path: Path) -> None:
+    assert profiled(gpu, tmp_path, "n=64,f32,fwd").counters == {}

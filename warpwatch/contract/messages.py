@@ -52,10 +52,10 @@ class Request:
     is shorter; rounds is how many slices are planned. wait: with `sample`, a share of the time of the slice before, by
     which every call is made longer. plan: with `prepare`, what an earlier `prepare` of the same code planned, so that
     nothing has to be timed for it, and another child may prepare at the same time. `output` is the path a profile's
-    trace (gzip'ed Chrome JSON) is written to. `cases` are the keys that the verb of this name describes. `modules` are
-    those whose versions are part of an environment. lanes: how many children of the job, this one included, use the
-    device at the same time; with more than one it asks for turns. A child that runs a program knows `run` instead, with
-    its `command` for the shell.
+    trace (gzip'ed Chrome JSON) is written to. energy: with `profile`, whether the energy of a call is measured as well.
+    `cases` are the keys that the verb of this name describes. `modules` are those whose versions are part of an
+    environment. lanes: how many children of the job, this one included, use the device at the same time; with more than
+    one it asks for turns. A child that runs a program knows `run` instead, with its `command` for the shell.
     """
 
     id: int
@@ -74,6 +74,7 @@ class Request:
     wait: float = 0.0
     plan: GraphPlan | None = None
     lanes: int = 1
+    energy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,8 @@ class BenchReply:
     health: "before", "after" (clocks, temperature, power and throttle reasons, or the load of a CPU), "empty_ns" (what
     a call that does nothing takes by each metric), "notes" (what could not be measured, and why). counters:
     "instructions" of a CPU, where the machine counts them; "cycles" of a GPU and its "clock" meanwhile; "memory", the
-    bytes that torch allocates at most at once for a call. A variant that prepares has one more metric, `setup`. fault,
+    bytes that torch allocates at most at once for a call; with a large budget "energy", the joules of a call on a GPU
+    that counts them, and its "power" meanwhile. A variant that prepares has one more metric, `setup`. fault,
     subjects: as in CheckReply.
     """
 
@@ -188,7 +190,7 @@ class ProfileReply:
     size: its uncompressed length. runtime_calls: CUDA runtime call name to count per step.
 
     summary: what else the trace says, as worker/harness/profile_summary.py lays it out. report: Nsight Compute's file
-    in base64.
+    in base64. counters: "energy" and "power", as in BenchReply.
     """
 
     status: Status
@@ -199,6 +201,7 @@ class ProfileReply:
     runtime_calls: dict[str, float] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     report: str | None = None
+    counters: dict[str, Counter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,9 @@ _LONGEST = 10
 """A metric may take this many times its budget to collect its ten samples."""
 _SIDE_SHARE = 0.2
 """Of the time of a variant on a case: what all metrics but the first may take. No verdict is about them."""
+ENERGY_BUDGET_NS = 5_000_000_000
+"""Budget from which a bench measures energy as well. That takes about a second, which is a fifth of it, and as long as
+everything else of a bench with the usual budget. It comes last, because it warms the card."""
 _SLICE_NS = 40_000_000
 
 
@@ -129,6 +132,8 @@ def _bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, 
         counters.count_instructions(problem, seed)
         if taken:
             counters.count_memory(problem, seed, median(taken[0].nanoseconds))
+        if taken and budget_ns >= ENERGY_BUDGET_NS:
+            counters.count_energy(problem, seed, median(taken[0].nanoseconds))
     # No code of the variant runs any more that could change a list.
     measurements = [samples.summarize(problem.device.type) for samples in taken]
     if setup is not None:

@@ -19,6 +19,7 @@ from warpwatch.operator import Cost, Operator, Variant, case
 
 from . import timer_cpu, timer_cuda, timer_kernel
 from .cycles import count_cycles
+from .energy import measure_energy
 from .instructions import NotCountedError, count_calls
 from .problem import CaseProblem
 from .profiler import peak_bytes
@@ -110,6 +111,15 @@ class CallCounters:
         call()
         most = float(peak_bytes(call, problem.device))
         self.counters["memory"] = Counter("bytes", most, most, most, 1)
+
+    def count_energy(self, problem: CaseProblem, seed: int, call_ns: float) -> None:
+        """Adds the joules of a call on a GPU, and the watts meanwhile; call_ns: how long a call takes."""
+        if problem.device.type != "cuda":
+            return
+        try:
+            self.counters |= measure_energy(problem, seed, call_ns)
+        except (timer_cuda.NoMetricError, torch.OutOfMemoryError) as error:
+            self.notes.append(f"No energy: {error}")
 
 
 @STOPWATCH.measure(Activity.WARM_UP)

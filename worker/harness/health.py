@@ -133,6 +133,14 @@ class DeviceHealth:
             return ", ".join(self._reasons(_THROTTLED))
         return ""
 
+    def millijoules(self) -> int | None:
+        """The energy that the whole card has taken since its driver was loaded; None where NVML does not count it."""
+        if self._nvml is None:
+            return None
+        with suppress(self._nvml.NVMLError):
+            return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        return None
+
     def _reasons(self, table: dict[int, str]) -> list[str]:
         """The names in `table` of the throttle reasons that NVML reports now."""
         reasons = int(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))

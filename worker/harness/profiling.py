@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -18,11 +18,14 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, schedule
 
+from warpwatch.contract.measurement import Counter
 from warpwatch.contract.messages import ProfileReply, Request
 from warpwatch.contract.spec import PLAN_LIMITS, ProfilePlan
 from warpwatch.contract.words import Status
 
 from .counters import count_hardware
+from .extras import CallCounters
+from .failures import WrongResultError
 from .problem import CaseProblem
 from .profile_summary import launch_sentence, summarize
 from .profiler import Profiler
@@ -43,10 +46,7 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path) -> Pro
     Raises ValueError for a plan outside PLAN_LIMITS.
     """
     plan = request.profile
-    for name, (low, high) in PLAN_LIMITS.items():
-        value = getattr(plan, name)
-        if not low <= value <= high:
-            raise ValueError(f"a profile's {name} must be from {low} to {high}, not {value}")
+    _expect_within_limits(plan)
     plain, kind = output.with_name(output.name + ".plain"), problem.device.type
     try:
         with problem.modes():
@@ -74,10 +74,29 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path) -> Pro
         calls = runtime_calls(recording)
     finally:
         plain.unlink(missing_ok=True)
-    counters = count_hardware(request, problem.device, output.parent) if plan.counters else None
-    if counters is not None:
-        summary["counters"] = {"message": counters.message, "rows": counters.rows}
-    return ProfileReply(Status.OK, "", str(output), size, table, calls, summary, counters.report if counters else None)
+    energy: dict[str, Counter] = {}
+    if request.energy and host_times is not None:
+        energy = _count_energy(problem, request.seed, host_times["call_ns"])
+    hardware = count_hardware(request, problem.device, output.parent) if plan.counters else None
+    if hardware is not None:
+        summary["counters"] = {"message": hardware.message, "rows": hardware.rows}
+    report = hardware.report if hardware is not None else None
+    return ProfileReply(Status.OK, "", str(output), size, table, calls, summary, report, energy)
+
+
+def _expect_within_limits(plan: ProfilePlan) -> None:
+    for name, (low, high) in PLAN_LIMITS.items():
+        value = getattr(plan, name)
+        if not low <= value <= high:
+            raise ValueError(f"a profile's {name} must be from {low} to {high}, not {value}")
+
+
+def _count_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str, Counter]:
+    """The energy of a call, where this GPU counts it and the results are right: a wrong call is profiled as well."""
+    call_counters = CallCounters()
+    with problem.modes(), suppress(WrongResultError):
+        call_counters.count_energy(problem, seed, call_ns)
+    return call_counters.counters
 
 
 def time_host(problem: CaseProblem, rotation: Rotation) -> dict[str, Any]:

@@ -133,6 +133,10 @@ class GraphTimer:
         graph.replay_between(self.plan.replays, before, after)
         return self.plan.replays * graph.launches
 
+    def queue(self, replays: int) -> torch.cuda.Event:
+        """Queues replays of the first placement; returns an event at their end without waiting for it."""
+        return self._graphs[0].queue(replays)
+
     def verify(self) -> None:
         """Raises WrongResultError when replays leave out work, or one more replay, on fresh inputs, is wrong."""
         self.replay_times = self._graphs[0].expect_work_in_replays()
@@ -244,6 +248,14 @@ class _Placement:
             for _ in range(count):
                 self._graph.replay()
             after()
+
+    def queue(self, count: int) -> torch.cuda.Event:
+        """Queues `count` replays; returns an event at their end."""
+        for _ in range(count):
+            self._graph.replay()
+        end = new_event()
+        end.record()
+        return end
 
 
 class CudaColdTimer:

@@ -1,0 +1,109 @@
+"""Measures the energy of a call on an NVIDIA GPU while the GPU replays a CUDA graph of calls without a gap.
+
+NVML counts the millijoules that the whole card has taken, and updates the number every 20 to 100 ms. A reading is
+therefore old by up to that much, unless it is the first after an update. Each span begins and ends at such a reading,
+which is late by at most the time between two readings, about a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
+from time import perf_counter_ns, sleep
+
+import torch
+
+from warpwatch.contract.activities import Activity
+from warpwatch.contract.measurement import Counter
+from warpwatch.contract.words import LaneUse
+
+from .health import DeviceHealth
+from .problem import CaseProblem
+from .spent import STOPWATCH
+from .summary import summarize_counts
+from .timer_cuda import GraphTimer, NoMetricError, elapsed_ns
+
+SPANS = 5
+SPAN_NS = 90_000_000
+"""Less than 100 ms, so that a span is one update of a counter that is updated that often."""
+_SETTLING_SPANS = 1
+"""Spans before those that count, in which the power rises to that of the load."""
+_LONGEST_NS = 3_000_000_000
+"""A counter that needs longer for all spans is updated too rarely."""
+_LONGEST_CALL_NS = 100_000_000
+"""To capture, replay and verify longer calls takes minutes."""
+_SLICE_NS = 10_000_000
+_AHEAD = 2
+"""Slices that are queued at least, so that the GPU works on while the host reads the counter or loses its core."""
+_PAUSE_SECONDS = 0.0005
+
+
+def measure_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str, Counter]:
+    """`energy` of a call in joules, and the `power` of the card in watts meanwhile; call_ns: how long a call takes.
+
+    The energy is that of the whole card, what it takes when it is idle included. The results of the last replays are
+    verified. NoMetricError where this card or this call has no such number.
+    """
+    health = DeviceHealth(problem.device)
+    if health.millijoules() is None:
+        raise NoMetricError("NVML has no energy counter for this GPU")
+    if call_ns > _LONGEST_CALL_NS:
+        raise NoMetricError("a call takes too long")
+    with problem.turns.use(LaneUse.DEVICE):
+        with STOPWATCH.measure(Activity.WARM_UP):
+            timer = GraphTimer(problem, seed, 1)
+        with STOPWATCH.measure(Activity.SAMPLES):
+            load = _Load(timer)
+            watts = watts_of_spans(health.millijoules, load.keep_up)
+            seconds = load.finish()
+        if reasons := health.throttle_reasons():
+            raise NoMetricError(f"the device was throttled ({reasons})")
+        timer.verify()
+    return {
+        "energy": summarize_counts("joules per call", [each * seconds for each in watts]),
+        "power": summarize_counts("W", watts),
+    }
+
+
+def watts_of_spans(
+    read: Callable[[], int | None], keep_up: Callable[[], None], now_ns: Callable[[], int] = perf_counter_ns
+) -> list[float]:
+    """The mean power in each of SPANS spans. read: the counter in millijoules. keep_up: keeps the load going and waits
+    a little; it is called before each reading."""
+    keep_up()
+    begin, last = now_ns(), read()
+    updates: list[tuple[int, int]] = []
+    while len(updates) <= SPANS + _SETTLING_SPANS:
+        keep_up()
+        reading, now = read(), now_ns()
+        if reading is None or now - begin > _LONGEST_NS:
+            raise NoMetricError("NVML updates its energy counter too rarely")
+        if reading != last and (not updates or now - updates[-1][0] >= SPAN_NS):
+            updates.append((now, reading))
+        last = reading
+    watts = [(later - earlier) * 1e6 / (end - start) for (start, earlier), (end, later) in pairwise(updates)]
+    if min(watts) <= 0:
+        raise NoMetricError("NVML's energy counter ran backwards")
+    return watts[_SETTLING_SPANS:]
+
+
+class _Load:
+    """Replays of a timer's graph, queued so far ahead that the GPU does not wait for the host."""
+
+    def __init__(self, timer: GraphTimer) -> None:
+        self._timer = timer
+        self._replays = max(1, round(_SLICE_NS / (median(timer.take()) * timer.plan.launches)))
+        self._ends: list[torch.cuda.Event] = []
+
+    def keep_up(self) -> None:
+        """Queues slices where fewer than _AHEAD are left, then pauses."""
+        while len(self._ends) < _AHEAD or self._ends[-_AHEAD].query():  # type: ignore[no-untyped-call]
+            self._ends.append(self._timer.queue(self._replays))
+        sleep(_PAUSE_SECONDS)
+
+    def finish(self) -> float:
+        """Waits for what is queued; returns the seconds of a call, from the end of the first slice on."""
+        self._ends[-1].synchronize()
+        launches = (len(self._ends) - 1) * self._replays * self._timer.plan.launches
+        return elapsed_ns(self._ends[0], self._ends[-1]) / 1e9 / launches
