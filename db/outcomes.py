@@ -275,6 +275,7 @@ def _profile(s: Session, result: ResultRecord, folder: Path) -> ProfileReply | N
         row.runtime_calls,
         row.summary,
         b64encode(row.report).decode() if row.report is not None else None,
+        from_json(dict[str, Counter], result.details.get("counters", {})),
     )
 
 

@@ -236,7 +236,8 @@ def _record_findings(s: Session, scope: _Scope, findings: list[Finding]) -> None
 
 
 def _details(finding: Finding) -> dict[str, Any]:
-    """What is stored beside status and message: the errors of a check; the cost, health and counters of a bench."""
+    """What is stored beside status and message: the errors of a check; the cost, health and counters of a bench; the
+    counters of a profile."""
     if finding.bench is not None:
         bench = finding.bench
         return {
@@ -247,6 +248,8 @@ def _details(finding: Finding) -> dict[str, Any]:
             "distributions": {m.metric: asdict(m.distribution) for m in bench.measurements if m.distribution},
             "counters": {name: asdict(counter) for name, counter in bench.counters.items()},
         }
+    if finding.profile is not None and finding.profile.counters:
+        return {"counters": {name: asdict(counter) for name, counter in finding.profile.counters.items()}}
     if finding.check is not None:
         check = to_json(finding.check)
         drawn = {"curves": check["curves"]} if finding.check.curves is not None else {}

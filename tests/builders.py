@@ -16,7 +16,7 @@ from typing import Any
 from warpwatch import git
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
 from warpwatch.contract.environment import Environment
-from warpwatch.contract.measurement import Measurement, TraceKernel
+from warpwatch.contract.measurement import Counter, Measurement, TraceKernel
 from warpwatch.contract.messages import BenchReply, BuildReply, KernelResources, ProfileReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import JobSpec
@@ -130,6 +130,14 @@ def bench(*measurements: Measurement, **more: Any) -> BenchReply:
     return BenchReply(Status.OK, flops=1000, bytes=8000, measurements=list(measurements), **more)
 
 
+def energy(joules: float) -> dict[str, Counter]:
+    """What a GPU that counts its energy says of a call."""
+    return {
+        "energy": Counter("joules per call", joules, joules * 0.98, joules * 1.02, 5),
+        "power": Counter("W", 412.0, 405.0, 419.0, 5),
+    }
+
+
 def trace(folder: Path, kernels: int = 3, padding: int = 0) -> ProfileReply:
     """A small Chrome trace; `padding` adds bytes that hardly compress."""
     text = json.dumps(
@@ -237,10 +245,15 @@ class Lab:
         self.finish(job, replace(self.outcome(rows), build=build))
         return job
 
-    def profile(self, index: int, variant: str = "v1", case: str = CASES[0], padding: int = 0) -> int:
-        """Profile one cell; the job's id."""
+    def profile(
+        self, index: int, variant: str = "v1", case: str = CASES[0], padding: int = 0, joules: float | None = None
+    ) -> int:
+        """Profile one cell, with the energy of a call where `joules` says it; the job's id."""
         job = self.submit("profile", index)
-        self.finish(job, self.outcome([Finding(variant, case, Status.OK, profile=trace(self.folder, padding=padding))]))
+        reply = trace(self.folder, padding=padding)
+        if joules is not None:
+            reply = replace(reply, counters=energy(joules))
+        self.finish(job, self.outcome([Finding(variant, case, Status.OK, profile=reply)]))
         return job
 
     def compare(self, job: int, rounds: Cells, status: Status = Status.OK) -> None:

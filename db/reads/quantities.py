@@ -14,11 +14,13 @@ from warpwatch.db.reads.query import Session, fetch
 class Quantity(StrEnum):
     """memory: bytes that a call allocates at most at once, its results included. error: the largest relative error of a
     result of a right check, over what is tolerated. compile: seconds that compilers and linker take for the operator's
-    native library, which all its variants share."""
+    native library, which all its variants share. energy: joules that an NVIDIA GPU takes for a call, by a profile or by
+    a bench with a large budget."""
 
     MEMORY = "memory"
     ERROR = "error"
     COMPILE = "compile"
+    ENERGY = "energy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,18 @@ class QuantityRow:
     value: float
 
 
-_KINDS = {Quantity.MEMORY: "bench", Quantity.ERROR: "check"}
+_KINDS = {
+    Quantity.MEMORY: "= 'bench'",
+    Quantity.ERROR: "= 'check'",
+    Quantity.ENERGY: "IN ('bench', 'profile')",
+}
 _VALUES: dict[Quantity, str] = {
     Quantity.MEMORY: "CAST(results.details -> 'counters' -> 'memory' ->> 'median' AS float)",
     # Integers must be exact, so nothing is tolerated there.
     Quantity.ERROR: """(
         SELECT max(CAST(tensor ->> 'relative' AS float) / nullif(CAST(tensor ->> 'tolerance' AS float), 0))
         FROM jsonb_array_elements(results.details -> 'tensors') AS tensor)""",
+    Quantity.ENERGY: "CAST(results.details -> 'counters' -> 'energy' ->> 'median' AS float)",
 }
 _BUILDS = f"""
 SELECT DISTINCT ON (commits.ordinal, builds.commit_id)
@@ -58,8 +65,8 @@ def _results(quantity: Quantity) -> str:
            results.ordinal, results.commit_id, {_VALUES[quantity]} AS value
     FROM series JOIN results ON results.variant_id = series.variant_id AND results.case_id = series.case_id
          AND results.device_id = series.device_id
-    WHERE series.id = :series_id AND results.kind = '{_KINDS[quantity]}' AND results.status = 'ok'
-      AND {on_line("results.commit_id")}
+    WHERE series.id = :series_id AND results.kind {_KINDS[quantity]} AND results.status = 'ok'
+      AND {on_line("results.commit_id")} AND {_VALUES[quantity]} IS NOT NULL
     ORDER BY results.ordinal DESC, results.commit_id DESC, results.id DESC LIMIT :limit
     """
 

@@ -42,6 +42,8 @@ class TraceDetail:
     """Whether Nsight Compute's file is there."""
     recorded_at: datetime | None = None
     """When the profiled run ended; created_at is later for what was imported."""
+    counters: dict[str, Any] = field(default_factory=dict)
+    """The energy of a call and the power meanwhile, by name, as warpwatch.contract.measurement.Counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ SELECT traces.id, repositories.name AS repository, operators.name AS operator, v
      cases.key AS case,
        commits.sha AS commit_sha, devices.key AS device_key, size, compressed_size, sha256, runtime_calls,
             traces.created_at,
-       traces.summary, report IS NOT NULL AS has_report, coalesce(runs.finished_at, traces.created_at) AS recorded_at
+       traces.summary, report IS NOT NULL AS has_report, coalesce(runs.finished_at, traces.created_at) AS recorded_at,
+       coalesce(results.details -> 'counters', jsonb_build_object()) AS counters
 FROM traces
 JOIN results ON results.id = traces.result_id
 LEFT JOIN runs ON runs.id = results.run_id

@@ -1,5 +1,5 @@
-"""Reads what a commit did beside its times: the errors of its results, which of them differ from call to call, and the
-memory of a call."""
+"""Reads what a commit did beside its times: the errors of its results, which of them differ from call to call, and
+the memory and energy of a call."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class TradedCell:
 
     base, head: details of both checks. change: the time over that of the point before, in one environment and by one
     card; None where there is none. base_bytes, head_bytes: memory of a call at these two points, where it was counted.
+    base_joules, head_joules: energy of a call at this commit, and before it in the same environment and by the same
+    card, where both were measured.
     """
 
     operator: str
@@ -30,15 +32,19 @@ class TradedCell:
     change: float | None
     base_bytes: float | None
     head_bytes: float | None
+    base_joules: float | None
+    head_joules: float | None
 
 
 _MEMORY = "CAST(details -> 'counters' -> 'memory' ->> 'median' AS float)"
+_JOULES = "CAST(results.details -> 'counters' -> 'energy' ->> 'median' AS float)"
 _CELLS = f"""
 SELECT operators.name AS operator, variants.name AS variant, cases.key AS case, device.kind AS device_kind,
        device.key AS device_key, before.details AS base, head.details AS head,
        timed.median_ns / nullif(previous.median_ns, 0) AS change,
        (SELECT {_MEMORY} FROM results WHERE results.id = previous.result_id) AS base_bytes,
-       (SELECT {_MEMORY} FROM results WHERE results.id = timed.result_id) AS head_bytes
+       (SELECT {_MEMORY} FROM results WHERE results.id = timed.result_id) AS head_bytes,
+       metered_before.joules AS base_joules, metered.joules AS head_joules
 FROM (
     SELECT DISTINCT ON (operator_id, variant_id, case_id, device_id) * FROM results
     WHERE commit_id = :commit_id AND kind = 'check' AND status = 'ok'
@@ -70,6 +76,24 @@ LEFT JOIN LATERAL (
       AND {on_line("points.commit_id")}
     ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
 ) AS previous ON true
+LEFT JOIN LATERAL (
+    SELECT {_JOULES} AS joules, results.environment_id, runs.card_id FROM results
+    JOIN runs ON runs.id = results.run_id
+    WHERE results.variant_id = head.variant_id AND results.case_id = head.case_id
+      AND results.device_id = head.device_id AND results.kind IN ('bench', 'profile') AND results.status = 'ok'
+      AND results.commit_id = head.commit_id AND results.ordinal = head.ordinal AND {_JOULES} IS NOT NULL
+    ORDER BY results.id DESC LIMIT 1
+) AS metered ON true
+LEFT JOIN LATERAL (
+    SELECT {_JOULES} AS joules FROM results
+    JOIN runs ON runs.id = results.run_id
+    WHERE metered.joules IS NOT NULL AND results.variant_id = head.variant_id AND results.case_id = head.case_id
+      AND results.device_id = head.device_id AND results.kind IN ('bench', 'profile') AND results.status = 'ok'
+      AND results.ordinal < head.ordinal AND results.environment_id = metered.environment_id
+      AND (runs.card_id IS NULL OR metered.card_id IS NULL OR runs.card_id = metered.card_id)
+      AND {_JOULES} IS NOT NULL AND {on_line("results.commit_id")}
+    ORDER BY results.ordinal DESC, results.id DESC LIMIT 1
+) AS metered_before ON true
 ORDER BY operators.name, variants.name, cases.key, device.key
 """
 

@@ -194,10 +194,17 @@ def _line_of_series(session: Session, series_id: int, branch: str | None) -> His
 
 @router.get("/history/{series_id}/quantities", responses=documented(404, 422))
 def get_quantities(session: Db, series_id: int, quantity: Quantity, branch: Branch = None) -> Page[QuantityRow]:
-    """Memory or error of a series' variant on its case over the commits of a branch, oldest first; the newest value of
-    each commit."""
+    """Memory, error, compile time or energy of a series' variant on its case over the commits of a branch, oldest
+    first; the newest value of each commit, in bytes, parts of the tolerance, seconds or joules."""
     line = _line_of_series(session, series_id, branch)
     return Page(list_quantities(session, series_id, quantity, line), None)
+
+
+@router.get("/history/{series_id}/quantities.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_quantities_csv(session: Db, series_id: int, quantity: Quantity, branch: Branch = None) -> Response:
+    """The same values as CSV."""
+    rows = list_quantities(session, series_id, quantity, _line_of_series(session, series_id, branch))
+    return csv_response(QuantityRow, rows, f"history-{series_id}-{quantity}")
 
 
 @router.get("/history/{series_id}/noise", responses=documented(404, 422))

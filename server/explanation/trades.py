@@ -1,4 +1,5 @@
-"""What a commit paid for its speed: results that are less accurate or differ from call to call, and more memory."""
+"""What a commit paid for its speed: results that are less accurate or differ from call to call, and more memory or
+energy."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ LEAST_SHARE = 0.01
 """Part of the tolerance below which an error is as good as none."""
 MORE_MEMORY, LEAST_BYTES = 1.05, 2**20
 """Memory counts as more from this ratio and by this many bytes on: allocators round each tensor up."""
+MORE_ENERGY = 1.1
+"""Energy counts as more from this ratio on. Nothing tells yet how far two runs of one commit are apart, so it is wide.
+"""
 MOST = 3
 """Trades that one commit's page lists."""
 
@@ -24,13 +28,14 @@ class TradeKind(StrEnum):
     ACCURACY = "accuracy"
     DETERMINISM = "determinism"
     MEMORY = "memory"
+    ENERGY = "energy"
 
 
 @dataclass(frozen=True, slots=True)
 class Trade:
     """The worst case of a variant that became worse in one way. change: of its time, head over base; None where it was
-    not timed on both sides. before, after: relative errors of the tensor, or bytes of a call, which are those of no
-    tensor. is_faster: by more than is confirmed."""
+    not timed on both sides. before, after: relative errors of the tensor, or bytes or joules of a call, which are those
+    of no tensor. is_faster: by more than is confirmed."""
 
     kind: TradeKind
     operator: str
@@ -76,6 +81,11 @@ def _trades_of(cell: TradedCell) -> Iterator[Trade]:
         least = max(MORE_MEMORY * cell.base_bytes, cell.base_bytes + LEAST_BYTES)
         if cell.head_bytes > least:
             yield Trade(TradeKind.MEMORY, *place, "", cell.change, is_faster, cell.base_bytes, cell.head_bytes)
+    if cell.base_joules is not None and cell.head_joules is not None:
+        # A slower call takes more energy as well, which its time tells already.
+        least = MORE_ENERGY * max(1.0, cell.change or 1.0) * cell.base_joules
+        if cell.head_joules > least:
+            yield Trade(TradeKind.ENERGY, *place, "", cell.change, is_faster, cell.base_joules, cell.head_joules)
 
 
 def _tensors(details: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _MINUS = "\u2212"
 _THIN = "\u2009"
 DURATION_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+ENERGY_UNITS = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"))
 _AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 NOTABLE_CHANGE = 0.03
@@ -166,6 +167,17 @@ def size(count: float | None) -> str:
             return f"{significant(value) if unit != 'B' else int(value)}{_THIN}{unit}"
         value /= 1024
     return f"{significant(value)}{_THIN}TiB"
+
+
+def energy_unit(value: float) -> tuple[float, str]:
+    """The unit an energy is written in: its size in joules and its name."""
+    return next(((size, name) for size, name in ENERGY_UNITS if abs(value) >= size * 0.9995), ENERGY_UNITS[-1])
+
+
+def joules(value: float, digits: int = 3) -> str:
+    """12.3 mJ."""
+    size, name = energy_unit(value)
+    return f"{significant(value / size, digits)}{_THIN}{name}"
 
 
 def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
@@ -318,6 +330,7 @@ FILTERS = (
     direction,
     share,
     size,
+    joules,
     quantity,
     short,
     short_ids,

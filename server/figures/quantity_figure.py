@@ -1,16 +1,16 @@
-"""The chart of what variants took or got beside their time: memory of a call, error over what is tolerated, or the
-compile time of their library."""
+"""The chart of what variants took or got beside their time: memory or energy of a call, error over what is tolerated,
+or the compile time of their library."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
 from warpwatch.db.reads.quantities import Quantity, QuantityRow
 from warpwatch.server.figures.charts import plain_layout
-from warpwatch.server.figures.formats import absolute, plural, rounded, seconds, share, short, size
+from warpwatch.server.figures.formats import absolute, energy_unit, joules, plural, rounded, seconds, share, short, size
 from warpwatch.server.figures.history_marks import HOVER
 from warpwatch.server.figures.history_view import Figure, HistoryView, make_axis
 from warpwatch.server.figures.palette import variant_colour
@@ -19,6 +19,7 @@ TITLES = {
     Quantity.MEMORY: "memory of a call",
     Quantity.ERROR: "largest error, % of what is tolerated",
     Quantity.COMPILE: "compile time of the library",
+    Quantity.ENERGY: "energy of a call",
 }
 _BYTE_UNITS = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
@@ -73,7 +74,11 @@ def quantity_label(rows: Mapping[str, Sequence[QuantityRow]], quantity: Quantity
 
 
 def write_quantity(value: float, quantity: Quantity) -> str:
-    writers = {Quantity.MEMORY: size, Quantity.COMPILE: seconds}
+    writers: dict[Quantity, Callable[[float], str]] = {
+        Quantity.MEMORY: size,
+        Quantity.COMPILE: seconds,
+        Quantity.ENERGY: joules,
+    }
     return writers[quantity](value) if quantity in writers else share(value, 1)
 
 
@@ -83,6 +88,9 @@ def _scale(quantity: Quantity, most: float) -> tuple[float, str]:
         return 100.0, TITLES[quantity]
     if quantity is Quantity.COMPILE:
         return 1.0, f"{TITLES[quantity]}, s"
+    if quantity is Quantity.ENERGY:
+        size_in_joules, unit = energy_unit(most)
+        return 1 / size_in_joules, f"{TITLES[quantity]}, {unit}"
     bytes_, unit = next((item for item in _BYTE_UNITS if most >= item[0]), _BYTE_UNITS[-1])
     return 1 / bytes_, f"{TITLES[quantity]}, {unit}"
 

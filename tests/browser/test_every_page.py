@@ -36,6 +36,7 @@ PAGES = {
     "histories": "/history?operator=kron&scale=log",
     "history with samples over dates": f"/history?operator=kron&case={CASE}&variant=v3&x=date&y=roofline&samples=true",
     "history of memory": f"/history?operator=kron&case={CASE}&y=memory",
+    "history of energy": f"/history?operator=kron&case={CASE}&y=energy&device={GPU.device_key}",
     "history of compile time": f"/history?operator=kron&case={CASE}&y=compile",
     "operator over a size": "/operators/kron?size=n&against=speedup",
     "operator over devices": "/devices/compare?operator=kron&against=share",

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.builders import energy
 from warpwatch.contract.measurement import TraceKernel
 from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.words import Status
@@ -26,9 +27,8 @@ def real_trace() -> ProfileReply:
         for name, all_ns in spent.items()
     ]
     kernels.sort(key=lambda row: -row.total_ns)
-    return ProfileReply(
-        Status.OK, "", str(path), len(text), kernels, {"cudaLaunchKernel": 2.0}, _summary(kernels), "cmVwb3J0"
-    )
+    calls, report = {"cudaLaunchKernel": 2.0}, "cmVwb3J0"
+    return ProfileReply(Status.OK, "", str(path), len(text), kernels, calls, _summary(kernels), report, energy(0.0123))
 
 
 def _summary(kernels: list[TraceKernel]) -> dict[str, Any]:

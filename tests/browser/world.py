@@ -196,6 +196,10 @@ def _measure(world: World, op: Op, number: int, environment: Environment) -> Non
             flops, size = next((flops, size) for name, flops, size, _ in op.cases if name == key)
             memory = size * (1.25 if number >= SLOWER else 1.0)
             counters = {"memory": Counter("bytes", memory, memory, memory, 1)}
+            if environment.device_kind == "cuda":
+                joules = 450e-9 * base * factor * (0.9 if number >= SLOWER else 1.0) * (1 + 0.01 * (number % 3))
+                counters["energy"] = Counter("joules per call", joules, 0.98 * joules, 1.02 * joules, 5)
+                counters["power"] = Counter("W", 450.0, 441.0, 459.0, 5)
             bench = BenchReply(Status.OK, "", flops, size, timed, counters=counters)
             benched.append(Finding(variant, key, Status.OK if ok else status, "" if ok else message, bench=bench))
     device = environment.device_key

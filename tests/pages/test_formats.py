@@ -74,6 +74,14 @@ def test_quantities_and_sizes() -> None:
     assert plain(formats.size(17)) == "17 B"
 
 
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(2.5, "2.50 J"), (0.99996, "1.00 J"), (0.0123, "12.3 mJ"), (8.2e-6, "8.20 µJ"), (4e-9, "4.00 nJ"), (0.0, "0 nJ")],
+)
+def test_energies_have_the_unit_that_suits_them(value: float, written: str) -> None:
+    assert plain(formats.joules(value)) == written
+
+
 def test_ages_are_short_and_old_ones_are_days() -> None:
     now = datetime(2026, 3, 10, 12, tzinfo=UTC)
     assert formats.ago(now - timedelta(seconds=20), now) == "just now"

@@ -1,7 +1,8 @@
-"""A commit that trades accuracy, determinism or memory for speed says so in one line."""
+"""A commit that trades accuracy, determinism, memory or energy for speed says so in one line."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from tests import builders
 from tests.builders import CASES, Lab
+from warpwatch.contract.environment import Card
 from warpwatch.contract.measurement import Counter, TensorError
 from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.outcome import Finding
@@ -106,3 +108,46 @@ def test_memory_for_speed(client: TestClient, lab: Lab, before: float, after: fl
     )
     page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
     assert ("Trades memory for speed" in page) == told
+
+
+@pytest.mark.parametrize(
+    ("after_ns", "joules", "told", "words"),
+    [
+        (8_000.0, 0.0125, True, "Trades energy for speed"),
+        (10_000.0, 0.0125, False, "Needs more energy"),
+        (8_000.0, 0.0108, None, "energy"),
+        # A quarter slower takes a quarter more.
+        (12_500.0, 0.0125, None, "energy"),
+    ],
+)
+def test_energy_for_speed(
+    client: TestClient, lab: Lab, after_ns: float, joules: float, told: bool | None, words: str
+) -> None:
+    """The commit between them was not profiled."""
+    for index, ns in enumerate((10_000.0, 10_000.0, after_ns)):
+        check(lab, index, {"v1": 1e-7})
+        bench(lab, index, ns)
+    lab.profile(0, joules=0.010)
+    lab.profile(2, joules=joules)
+    rows = trades(client, lab, 2)
+    assert [(row["kind"], row["before"], row["after"], row["cases"], row["is_faster"]) for row in rows] == (
+        [("energy", 0.010, joules, 1, told)] if told is not None else []
+    )
+    page = client.get(f"/commits/{lab.shas[2]}", headers={"Accept": "text/html"}).text
+    assert (f"{words}</span>" in page) == (told is not None)
+    assert ("a call takes 10.0\u2009mJ → 12.5\u2009mJ" in page) == (told is not None)
+
+
+@pytest.mark.parametrize(
+    ("other", "told"), [({"key": "another driver"}, []), ({"card": Card("GPU-2")}, []), ({}, ["energy"])]
+)
+def test_energies_of_two_environments_or_cards_are_not_compared(
+    client: TestClient, lab: Lab, other: dict[str, Any], told: list[str]
+) -> None:
+    lab.environment = replace(lab.environment, card=Card("GPU-1"))
+    check(lab, 0, {"v1": 1e-7})
+    lab.profile(0, joules=0.010)
+    lab.environment = replace(lab.environment, **other)
+    check(lab, 1, {"v1": 1e-7})
+    lab.profile(1, joules=0.020)
+    assert [row["kind"] for row in trades(client, lab, 1)] == told

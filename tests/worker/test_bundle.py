@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from tests import builders
 from warpwatch.bundle import BundleError, BundleReader, BundleWriter
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
 from warpwatch.contract.codec import from_json
@@ -73,6 +74,7 @@ def outcome(folder: Path) -> dict[str, Outcome]:
         {"cudaLaunchKernel": 2.0},
         {"calls": 2, "sequence": [["kernel", 5.0]]},
         "cmVwb3J0",
+        builders.energy(0.0123),
     )
     peaks = {"copy": 1e12, "f32": 1e13}
     return {
