@@ -1,6 +1,6 @@
 """Measures how much timings of identical code differ between fresh processes, with our metrics and with other timers.
 
-python bench/spread.py [--device cuda:0] [--processes 20] [--output FILE.md]
+python bench/spread.py [--device cuda:0] [--processes 20] [--ours] [--output FILE.md]
 
 In each round, one fresh process measures every case with our metrics and another one with the peers, in rotating order.
 Both are alone on the device, and they take turns at being first. Separate processes are needed because one timer can
@@ -219,6 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=20, help="rounds of one process of ours and one of the peers")
+    parser.add_argument("--ours", action="store_true", help="leave the peers out, which takes half of the time")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no round after so many seconds")
     parser.add_argument("--output", type=Path, help="write the table to this file, and every reading beside it as JSON")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -228,17 +229,18 @@ def main() -> None:
         return
     runs: list[dict[str, dict[str, Reading]]] = []
     broken, end = dict[str, str](), time.perf_counter() + arguments.seconds
-    processes = fresh_processes(Path(__file__), arguments.device, len(SIDES) * arguments.processes)
+    sides = SIDES[:1] if arguments.ours else SIDES
+    processes = fresh_processes(Path(__file__), arguments.device, len(sides) * arguments.processes)
     while len(runs) < arguments.processes and time.perf_counter() < end:
         merged: dict[str, dict[str, Reading]] = {}
-        for side in SIDES[:: 1 if len(runs) % 2 else -1]:
+        for side in sides[:: 1 if len(runs) % 2 else -1]:
             process = next(processes)
             reply = process.request(number=len(runs), side=side)
             process.close()
             merged = {case: merged.get(case, {}) | readings for case, readings in reply["readings"].items()}
             broken |= reply["broken"]
         runs.append(merged)
-    title = f"{len(runs)} times two fresh processes on {arguments.device}, torch {torch.__version__}."
+    title = f"{len(runs)} times {len(sides)} fresh processes on {arguments.device}, torch {torch.__version__}."
     lines = [title, "", *table(runs)]
     lines += [f"{method} failed on some cases: {reason}" for method, reason in broken.items()]
     print("\n".join(lines))
