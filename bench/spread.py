@@ -61,6 +61,7 @@ COUNTED = {
     "warpwatch cycles": "{:.0f} cycles",
     "warpwatch clock": "{:.4f} GHz",
     "warpwatch instructions": "{:.0f} instructions",
+    "warpwatch memory": "{:.0f} bytes",
 }
 """Formats of the readings that are not times."""
 

@@ -27,7 +27,7 @@ from .timer_cuda import GraphTimer, NoMetricError, elapsed_ns
 SPANS = 5
 SPAN_NS = 90_000_000
 """Less than 100 ms, so that a span is one update of a counter that is updated that often."""
-_SETTLING_SPANS = 1
+_SETTLING_SPANS = 2
 """Spans before those that count, in which the power rises to that of the load."""
 _LONGEST_NS = 3_000_000_000
 """A counter that needs longer for all spans is updated too rarely."""
