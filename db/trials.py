@@ -8,7 +8,7 @@ from sqlalchemy import exists, func, select, text, update
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.measurement import PROTOCOLS
-from warpwatch.contract.priorities import HURRIED, ORDINARY, SCHEDULED
+from warpwatch.contract.priorities import CONFIRM_CODE, HURRIED, ORDINARY, SCHEDULED
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, JobState, Purpose
 from warpwatch.db.database import storable
@@ -180,12 +180,12 @@ def keep_share(s: Session, device_id: int, share: float) -> int | None:
     None where they had their share, where none waits, or where one is in front or at work already. Trials have a lower
     priority than ordinary work, so that they never keep new commits waiting; this keeps new commits from doing that to
     them for ever. share: of the device's time, that trials may take while other work waits; without other work they
-    take all of it.
+    take all of it. Nothing waits for trials of changed code alone: they are neither put in front nor counted.
     """
-    spent = s.execute(text(_SPENT), {"device_id": device_id, "recent": RECENT}).one()
+    spent = s.execute(text(_SPENT), {"device_id": device_id, "recent": RECENT, "code": CONFIRM_CODE}).one()
     if share * float(spent.all_seconds) <= float(spent.trial_seconds):
         return None
-    waiting = s.execute(text(_WAITING), {"device_id": device_id}).one_or_none()
+    waiting = s.execute(text(_WAITING), {"device_id": device_id, "code": CONFIRM_CODE}).one_or_none()
     if waiting is None or waiting.priority >= HURRIED:
         return None
     s.execute(update(JobRecord).where(JobRecord.id == waiting.id).values(priority=HURRIED))
@@ -206,14 +206,14 @@ WHERE regressions.id = :id AND regressions.verdict = 'suspected' AND submissions
 _SPENT = """
 SELECT coalesce(sum(seconds), 0) AS all_seconds, coalesce(sum(seconds) FILTER (WHERE is_trial), 0) AS trial_seconds
 FROM (SELECT extract(epoch FROM runs.finished_at - runs.started_at) AS seconds,
-             EXISTS (SELECT FROM trials WHERE trials.job_id = jobs.id) AS is_trial
+             jobs.priority > :code AND EXISTS (SELECT FROM trials WHERE trials.job_id = jobs.id) AS is_trial
       FROM runs JOIN jobs ON jobs.id = runs.job_id
       WHERE jobs.device_id = :device_id AND runs.finished_at IS NOT NULL ORDER BY runs.id DESC LIMIT :recent) AS recent
 """
 
 _WAITING = """
 SELECT jobs.id, jobs.priority, jobs.ticket FROM jobs JOIN trials ON trials.job_id = jobs.id
-WHERE jobs.device_id = :device_id AND jobs.state = 'queued'
+WHERE jobs.device_id = :device_id AND jobs.state = 'queued' AND jobs.priority > :code
   AND EXISTS (SELECT FROM jobs AS other WHERE other.device_id = :device_id AND other.state = 'queued'
        AND other.priority >= jobs.priority
               AND other.id <> jobs.id)

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from tests.builders import CASES, Lab
-from warpwatch.contract.priorities import AWAITED, CONFIRM, HURRIED, ORDINARY, SCHEDULED
+from warpwatch.contract.priorities import AWAITED, CONFIRM, CONFIRM_CODE, HURRIED, ORDINARY, SCHEDULED
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Purpose, Verdict
 from warpwatch.db import regressions, trials
@@ -40,13 +40,13 @@ def suspect(lab: Lab) -> int:
     return number
 
 
-def ask(lab: Lab, regression: int, purpose: Purpose = Purpose.CONFIRM) -> int:
+def ask(lab: Lab, regression: int, purpose: Purpose = Purpose.CONFIRM, priority: int = CONFIRM) -> int:
     """The job of a trial of the suspicion."""
     ends = (lab.commits[lab.shas[0]], lab.commits[lab.shas[1]])
     with lab.database.session() as session:
         operator = session.scalars(text("SELECT operator_id FROM regressions")).one()
         place = (regression, lab.repository, operator, lab.device)
-        return trials.ask(session, trials.NewTrial(*place, "compare", purpose, *ends, JobSpec(pairs=[V1]), CONFIRM))
+        return trials.ask(session, trials.NewTrial(*place, "compare", purpose, *ends, JobSpec(pairs=[V1]), priority))
 
 
 def priority(lab: Lab, job_id: int) -> int:
@@ -95,6 +95,18 @@ def test_trials_get_their_share_of_a_busy_device(lab: Lab, share: float, is_hurr
     with lab.database.session() as session:
         assert trials.keep_share(session, lab.device, share) == (trial if is_hurried else None)
     assert priority(lab, trial) == (HURRIED if is_hurried else CONFIRM)
+
+
+def test_a_trial_of_changed_code_alone_waits_for_an_idle_device(lab: Lab) -> None:
+    regression = suspect(lab)
+    of_code = ask(lab, regression, priority=CONFIRM_CODE)
+    lab.submit("bench", 2)
+    with lab.database.session() as session:
+        assert trials.keep_share(session, lab.device, 1.0) is None
+    of_times = ask(lab, regression)
+    with lab.database.session() as session:
+        assert trials.keep_share(session, lab.device, 1.0) == of_times
+    assert priority(lab, of_code) == CONFIRM_CODE
 
 
 def test_the_share_is_a_setting() -> None:
