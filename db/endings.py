@@ -96,7 +96,7 @@ def _hand_back(write: Transaction, run: EndedRun, ending: RunEnding, outcome: Ou
     """Ends a run that was asked to stop, and keeps what it found; what cannot be stored is measured again."""
     partial = None
     if outcome is not None and run.kind in RESUMABLE:
-        partial = PartialOutcome(outcome.environment.key, outcome.findings)
+        partial = PartialOutcome(outcome.environment.key, outcome.findings, outcome.comparisons)
     try:
         write(lambda s: _stop(s, run, ending, partial))
     except Exception as error:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, text
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.outcome import Finding, PartialOutcome
+from warpwatch.contract.outcome import Comparison, Finding, PartialOutcome
 from warpwatch.db.models import PartialOutcomeRecord
 
 _MOST_URGENT = 100
@@ -59,15 +59,13 @@ def keep_partial(s: Session, job_id: int, partial: PartialOutcome) -> None:
 
 def read_partial(s: Session, job_id: int) -> PartialOutcome | None:
     """What interrupted runs of the job found; None where none was, and where the stored form has changed since."""
-    row = s.execute(
-        select(PartialOutcomeRecord.environment_key, PartialOutcomeRecord.findings).where(
-            PartialOutcomeRecord.job_id == job_id
-        )
-    ).one_or_none()
+    row = s.get(PartialOutcomeRecord, job_id)
     if row is None:
         return None
     try:
-        return PartialOutcome(row.environment_key, [from_json(Finding, finding) for finding in row.findings])
+        findings = [from_json(Finding, finding) for finding in row.findings]
+        comparisons = [from_json(Comparison, comparison) for comparison in row.comparisons]
+        return PartialOutcome(row.environment_key, findings, comparisons)
     except ValueError:
         # An update of the service changed what findings hold: the job is measured from the start.
         return None

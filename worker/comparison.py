@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -14,7 +14,7 @@ from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import METRICS, PROTOCOLS
 from warpwatch.contract.messages import GraphPlan, SampleReply
-from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.outcome import Comparison, Finding, Outcome, PartialOutcome
 from warpwatch.contract.rounds import ROUNDS, WAITS, StopRule, judge_controls
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Reason, Status
@@ -23,7 +23,7 @@ from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.measurer import Measurer, Strikes, build_native, derive_cases, describe, load_failure
 from warpwatch.worker.plausibility import TimeLimits
-from warpwatch.worker.reporter import BoundedReporter, CannotRunError
+from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 
 Pair = tuple[str, str]
 """A variant and the key of a case."""
@@ -56,8 +56,12 @@ def compare(
     tools: Tools,
     reporter: BoundedReporter,
     traces: Path,
+    earlier: PartialOutcome | None = None,
 ) -> Outcome:
-    """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side of those that changed most."""
+    """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side of those that changed most.
+
+    earlier: what an interrupted run measured, whose rounds count where the environment is the same.
+    """
     for checkout in (base_checkout, head_checkout):
         if not checkout.running:
             checkout.start_children(1, reporter)
@@ -72,7 +76,10 @@ def compare(
     head = ComparedSide("head", head_checkout, request, reporter, traces, limits)
     base.load()
     head.load()
-    return _Rounds(request, base, head, reporter).run(
+    rounds = _Rounds(request, base, head, reporter)
+    if earlier is not None and earlier.environment_key == environment.key:
+        rounds.take_over(earlier.comparisons)
+    return rounds.run(
         replace(
             outcome,
             catalogue=head.catalogue,
@@ -212,21 +219,50 @@ class _Rounds:
             (variant, case): Comparison(variant, case, metric, protocol, Status.OK, "")
             for variant, case in request.spec.pairs or []
         }
+        self._whole_rounds = dict(self._comparisons)
+
+    def take_over(self, comparisons: Iterable[Comparison]) -> None:
+        """Goes on from the rounds of an interrupted run."""
+        for earlier in comparisons:
+            mine = self._comparisons.get((earlier.variant, earlier.case))
+            if mine is not None and mine.protocol == earlier.protocol:
+                self._comparisons[earlier.variant, earlier.case] = earlier
+        self._whole_rounds = dict(self._comparisons)
 
     def run(self, outcome: Outcome) -> Outcome:
-        begin = time.monotonic()
+        """The outcome with the comparisons and traces; Stopped with the whole rounds until then."""
         try:
-            for index in range(self._rounds):
+            self._take_rounds()
+            outcome = replace(outcome, comparisons=[*self._comparisons.values()])
+            return self._with_traces(outcome)
+        except Stopped as stopped:
+            stopped.outcome = replace(outcome, comparisons=[*self._whole_rounds.values()])
+            raise
+
+    def _take_rounds(self) -> None:
+        """Rounds until all pairs are decided; Stopped between two of them to make room for a more urgent job."""
+        begin = time.monotonic()
+        undecided = list_undecided(self._comparisons, self._stop)
+        first = min((len(self._comparisons[pair].ratios) for pair in undecided), default=0)
+        try:
+            for index in range(first, self._rounds):
                 pairs = list_undecided(self._comparisons, self._stop)
                 if not pairs or (self._stop and self._stop.is_time_over(index, time.monotonic() - begin)):
                     break
+                # Every run takes a round at least, however often it makes room.
+                urgent_job_id = self._reporter.should_yield() if index > first else None
+                if urgent_job_id is not None:
+                    raise Stopped(f"job {urgent_job_id} is more urgent", urgent_job_id)
                 self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
                 self._renew_children(index)
                 for pair in pairs:
                     self._comparisons[pair] = self._judged(self._round(self._comparisons[pair], index))
+                self._whole_rounds = dict(self._comparisons)
         finally:
             for checkout in self._checkouts:
                 checkout.drop_spares()
+
+    def _with_traces(self, outcome: Outcome) -> Outcome:
         for (variant, case), comparison in self._comparisons.items():
             self._reporter.log(f"compare {variant} {case} {comparison.status} {comparison.message}".rstrip())
         profiles: dict[str, list[Finding]] = {"base": [], "head": []}
@@ -235,12 +271,7 @@ class _Rounds:
             self._reporter.log(f"{side.name}: {describe('profile', finding)}")
             profiles[side.name].append(finding)
         self._reporter.progress(self._rounds, self._rounds, "")
-        return replace(
-            outcome,
-            comparisons=list(self._comparisons.values()),
-            findings=profiles["head"],
-            base_findings=profiles["base"],
-        )
+        return replace(outcome, findings=profiles["head"], base_findings=profiles["base"])
 
     def _explained(self) -> list[Pair]:
         """The pairs that get a trace of each side: of every variant the one that became slowest, and fastest. Traces

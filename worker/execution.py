@@ -64,7 +64,7 @@ def execute(
         if request.patch is not None:
             bring_patch(tools.host.home, request.url, request.patch, request.sha)
         if request.kind == "compare":
-            return _compare(request, tools, bounded, traces)
+            return _compare(request, tools, bounded, traces, earlier)
         (checkout,) = tools.checkouts(request.url, [request.sha], bounded, request.definitions)
     except ProjectError as error:
         # The commit asks for something that this service does not support. That is a property of the commit and no
@@ -83,7 +83,9 @@ def execute(
     return _Job(request, checkout, tools, bounded, traces, earlier).run()
 
 
-def _compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
+def _compare(
+    request: JobRequest, tools: Tools, reporter: BoundedReporter, traces: Path, earlier: PartialOutcome | None
+) -> Outcome:
     if request.base_sha is None:
         raise CannotRunError("a comparison needs a base commit")
     shas, names = [request.base_sha, request.sha], request.spec.toolchains or ()
@@ -96,7 +98,7 @@ def _compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, trace
         return compare_programs(request, base, head, tools, reporter)
     if not request.spec.pairs:
         request = replace(request, spec=replace(request.spec, pairs=_list_pairs(request, head, reporter)))
-    outcome = compare(request, base, head, tools, reporter, traces)
+    outcome = compare(request, base, head, tools, reporter, traces, earlier)
     return outcome if request.patch is None else _with_builds(outcome, request.operator, base, head, reporter)
 
 

@@ -209,6 +209,7 @@ class PartialOutcomeRecord(Base):
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     environment_key: Mapped[str]
     findings: Mapped[list[Any]]
+    comparisons: Mapped[list[Any]] = mapped_column(server_default="[]")
 
 
 class RunLogRecord(Base):

@@ -10,7 +10,7 @@ from sqlalchemy import select, text
 
 from tests.db.conftest import ENVIRONMENT, World, outcome, timed
 from warpwatch.contract.claims import ClaimedJob
-from warpwatch.contract.outcome import Finding, PartialOutcome
+from warpwatch.contract.outcome import Comparison, Finding, PartialOutcome
 from warpwatch.contract.words import RESUMABLE, JobState, RunState, Status
 from warpwatch.db import registry, runs, submissions
 from warpwatch.db.errors import StaleRunError
@@ -19,7 +19,15 @@ from warpwatch.db.reads.work import read_job
 from warpwatch.db.urgent import find_urgent
 
 LEASE = 15.0
-PARTIAL = PartialOutcome(ENVIRONMENT.key, [timed("v1", "n=16 f32 fwd"), Finding("v1", "n=32 f32 fwd", Status.CRASHED)])
+PARTIAL = PartialOutcome(
+    ENVIRONMENT.key,
+    [timed("v1", "n=16 f32 fwd"), Finding("v1", "n=32 f32 fwd", Status.CRASHED)],
+    [
+        Comparison(
+            "v1", "n=16 f32 fwd", "graph", "2", Status.OK, base_ns=[1.0], head_ns=[2.0], again=[1.0], waited=[1.1]
+        )
+    ],
+)
 
 
 def begin(world: World, job_id: int, worker: int | None = None) -> ClaimedJob:
@@ -78,13 +86,13 @@ def test_of_several_runs_only_as_many_make_room_as_are_needed(world: World) -> N
     with world.database.session() as s:
         workers = [registry.register_worker(s, f"node-{n}-cpu", world.device, "0.1.0", {}) for n in (2, 3)]
     older, newer = world.job(), world.job()
-    comparison = world.job("compare", commit=1, base=0)
+    profile = world.job("profile")
     runs_of = {
         job: begin(world, job, worker).run_id
-        for job, worker in zip((older, newer, comparison), (world.worker, *workers), strict=True)
+        for job, worker in zip((older, newer, profile), (world.worker, *workers), strict=True)
     }
     first = world.job(priority=1)
-    assert [urgent(world, runs_of[job]) for job in (older, newer)] == [None, first], "a comparison makes no room"
+    assert [urgent(world, runs_of[job]) for job in (older, newer)] == [None, first], "a profile makes no room"
     second = world.job(priority=1)
     assert [urgent(world, runs_of[job]) for job in (older, newer)] == [second, first]
 

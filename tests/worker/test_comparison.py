@@ -25,7 +25,7 @@ from warpwatch.worker import comparison
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.comparison import _Rounds, compare, plan_slices, turns_of
 from warpwatch.worker.execution import _list_pairs
-from warpwatch.worker.reporter import BoundedReporter, CannotRunError
+from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 
 PAIR = ("v1", "n=1")
 REQUEST = JobRequest(JobKind.COMPARE, "/srv/kernels", "b" * 40, "square", JobSpec(pairs=[PAIR]), "a" * 40)
@@ -138,6 +138,34 @@ def test_a_change_comes_without_traces_where_the_time_is_limited(monkeypatch: py
         asked: list[str] = []
         assert len(take(monkeypatch, asked, seconds, 103_000.0).base_ns) == 6
         assert asked.count("profile") == traces
+
+
+def compare_stepwise(rounds: int, diary: Diary, earlier: list[Comparison] | None = None) -> Outcome:
+    """A comparison of `rounds` rounds, which goes on from those of an earlier run."""
+    base: Any = BlindSide("base", [])
+    head: Any = BlindSide("head", [], 103_000.0)
+    request = replace(REQUEST, spec=replace(REQUEST.spec, rounds=rounds))
+    taken = _Rounds(request, base, head, BoundedReporter(diary))
+    taken.take_over(earlier or [])
+    return taken.run(Outcome(Environment("", "cpu", "", "", {})))
+
+
+def test_a_comparison_makes_room_between_two_rounds_and_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "load_at_once", lambda *_: None)
+    (whole,) = compare_stepwise(8, Diary()).comparisons
+    with pytest.raises(Stopped) as stopped:
+        compare_stepwise(8, Diary(urgent=(0, 7)))
+    assert stopped.value.yielded_to == 7
+    assert stopped.value.outcome is not None
+    (part,) = stopped.value.outcome.comparisons
+    assert len(part.ratios) == len(part.again) == 1, "a run takes one round at least"
+    diary = Diary()
+    assert compare_stepwise(8, diary, [part]).comparisons == [whole]
+    assert [step for step, _, text in diary.steps if text] == list(range(1, 8)), "no round is taken twice"
+    assert compare_stepwise(8, Diary(), [replace(part, protocol="0")]).comparisons == [whole]
+    diary = Diary()
+    assert compare_stepwise(8, diary, [whole]).comparisons == [whole]
+    assert not [text for _, _, text in diary.steps if text], "all rounds are there"
 
 
 def explained(*comparisons: Comparison) -> list[tuple[str, str]]:

@@ -69,11 +69,13 @@ class Comparison:
 class PartialOutcome:
     """What a run found before it was interrupted; the next run of the job measures the rest.
 
-    environment_key: of what it was measured with, since findings of two environments are not one outcome.
+    environment_key: of what it was measured with, since findings of two environments are not one outcome. comparisons:
+    with the rounds that every undecided pair has.
     """
 
     environment_key: str
-    findings: list[Finding]
+    findings: list[Finding] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,11 +153,9 @@ class JobKind(StrEnum):
     COMPARE = "compare"
 
 
-RESUMABLE = frozenset({JobKind.CHECK, JobKind.BENCH})
-"""Kinds of jobs that make room for more urgent ones between two variants, and go on afterwards where they stopped.
-
-A comparison ends after three rounds where it can, and a profile is of few cells: they are done before a job that
-interrupts them had started.
+RESUMABLE = frozenset({JobKind.CHECK, JobKind.BENCH, JobKind.COMPARE})
+"""Kinds of jobs that make room for more urgent ones between two variants, or two rounds of a comparison, and go on
+afterwards where they stopped. A profile is of few cells: it is done before a job that interrupts it had started.
 """
 
 
