@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import mul
 from statistics import median
 
 from warpwatch.contract.measurement import Distribution, Mode
@@ -82,10 +83,19 @@ def modes_of(samples: Sequence[float]) -> list[Mode]:
 
 def autocorrelation(values: Sequence[float], lag: int) -> float:
     """Correlation of the values with those `lag` places later; 0 when all are equal."""
+    deviations = _deviations(values)
+    spread = sum(map(mul, deviations, deviations))
+    return _products(deviations, lag) / spread if spread else 0.0
+
+
+def _deviations(values: Sequence[float]) -> list[float]:
     centre = sum(values) / len(values)
-    spread = sum((value - centre) ** 2 for value in values)
-    together = sum((a - centre) * (b - centre) for a, b in zip(values, values[lag:], strict=False))
-    return together / spread if spread else 0.0
+    return [value - centre for value in values]
+
+
+def _products(deviations: Sequence[float], lag: int) -> float:
+    total: float = sum(map(mul, deviations, deviations[lag:]))
+    return total
 
 
 def effective_size(samples: Sequence[float]) -> float:
@@ -95,11 +105,11 @@ def effective_size(samples: Sequence[float]) -> float:
     lags while the sum of two neighbouring lags is positive (Geyer's initial positive sequence).
     """
     centre = median(samples)
-    sides = [float((value > centre) - (value < centre)) for value in samples]
-    count = len(sides)
+    sides = _deviations([float((value > centre) - (value < centre)) for value in samples])
+    count, spread = len(sides), sum(map(mul, sides, sides))
     time = 1.0
-    for lag in range(1, min(count // 3, _LAGS), 2):
-        pair = autocorrelation(sides, lag) + autocorrelation(sides, lag + 1)
+    for lag in range(1, min(count // 3, _LAGS) if spread else 1, 2):
+        pair = (_products(sides, lag) + _products(sides, lag + 1)) / spread
         # A smaller sum is chance, and would widen every interval a little.
         if pair < 2 / math.sqrt(count):
             break

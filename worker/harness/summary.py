@@ -22,10 +22,15 @@ def interval(samples: Sequence[float]) -> tuple[float, float, float]:
     effective number of independent samples.
     """
     ordered = sorted(samples)
+    return quantile(ordered, 0.5), *_limits(ordered, effective_size(samples))
+
+
+def _limits(ordered: Sequence[float], independent: float) -> tuple[float, float]:
+    """The interval of the median of sorted samples, of which so many are independent."""
     count = len(ordered)
-    half = 0.98 * math.sqrt(count) * math.sqrt(count / effective_size(samples))
+    half = 0.98 * math.sqrt(count) * math.sqrt(count / independent)
     low = max(0, math.floor((count + 1) / 2 - half) - 1)
-    return quantile(ordered, 0.5), ordered[low], ordered[count - 1 - low]
+    return ordered[low], ordered[count - 1 - low]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -40,8 +45,14 @@ def is_narrow(samples: Sequence[float]) -> bool:
     """Whether the interval of the median is narrow enough to stop sampling."""
     if len(samples) < FEWEST:
         return False
-    median, low, high = interval(samples)
-    return high - low <= 2 * NARROW_ENOUGH * median
+    ordered = sorted(samples)
+    widest = 2 * NARROW_ENOUGH * quantile(ordered, 0.5)
+    low, high = _limits(ordered, len(ordered))
+    if high - low > widest:
+        # It is even wider where samples depend on each other, which takes long to find out.
+        return False
+    low, high = _limits(ordered, effective_size(samples))
+    return high - low <= widest
 
 
 def summarize_counts(unit: str, counts: Sequence[float]) -> Counter:
