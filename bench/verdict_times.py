@@ -1,6 +1,6 @@
 """Measures how long a running service takes from commits to verdicts, and how soon urgent work begins.
 
-python bench/verdict_times.py [--device auto] [--limit 300]
+python bench/verdict_times.py [--device auto] [--limit 300] [--jobs]
 
 The repository has one operator with three variants and four cases. After its first commit was measured, which warms
 the worker up, four things are timed from the request on:
@@ -9,6 +9,8 @@ the worker up, four things are timed from the request on:
 - a push of one commit that slows all variants down: until it is checked, timed and confirmed by a comparison;
 - a comparison of all pairs of that commit and its parent: from its start to its end;
 - an urgent submission behind two running benches: until its first result is being measured.
+
+--jobs prints when each job began, how long it took, and what its last run spent its time on, however the rest ends.
 """
 
 from __future__ import annotations
@@ -198,6 +200,15 @@ def measure(service: Service, repository: Repository) -> None:
     print(f"urgent submission, first result at work: {started}")
 
 
+def print_jobs(service: Service) -> None:
+    begun = sorted((job for job in service.jobs() if job["started_at"]), key=lambda job: str(job["started_at"]))
+    for job in begun:
+        start = (datetime.fromisoformat(job["started_at"]) - datetime.fromisoformat(begun[0]["started_at"])).seconds
+        lasted = f"{_lasted(job):.1f} s" if job["finished_at"] else job["state"]
+        what = f"{start} s: {job['kind']} of {job['commit_sha'][:9]}, priority {job['priority']}"
+        print(f"{what}, {lasted}: {_describe_times(service, job)}")
+
+
 def wait_idle(service: Service) -> None:
     def is_idle() -> bool:
         return not any(service.client.get("/jobs", state=state)["items"] for state in ("queued", "running"))
@@ -224,6 +235,7 @@ def _lasted(job: dict[str, Any]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--jobs", action="store_true", help="print where the time of each job went")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds to wait for each thing")
     arguments = parser.parse_args()
     device = choose_device(arguments.device)
@@ -236,7 +248,12 @@ def main() -> None:
             wait_for_worker(client)
             client.post("/repositories", {"name": NAME, "url": str(source)})
             (name,) = {item["key"] for item in client.get("/devices")["items"]}
-            measure(Service(client, name, arguments.limit), repository)
+            service = Service(client, name, arguments.limit)
+            try:
+                measure(service, repository)
+            finally:
+                if arguments.jobs:
+                    print_jobs(service)
 
 
 if __name__ == "__main__":
