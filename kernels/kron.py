@@ -20,7 +20,7 @@ from warpwatch.peers import compile_unsupported
 
 from ._compiled import compiled
 
-LAYER, BOTH, TENSOR = 3, 4, 5
+LAYER, BOTH, TENSOR, THREE_TERMS, ONE_TERM = 3, 4, 5, 6, 7
 """Versions of the native operator, numbered as in csrc/kron/kron.h."""
 
 LAYERS = 2
@@ -249,6 +249,46 @@ def tf32_only(case: Case, _device: DeviceKind) -> str | None:
 )
 def v5(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     return _native(x, w1, w2, factors, TENSOR)
+
+
+def three_terms_unsupported(case: Case, _device: DeviceKind) -> str | None:
+    if case.precision != "f32":
+        return "splits floats: see the f32 case"
+    return None if case["factors"] in ((64,) * 2, (128,) * 2, (32,) * 3) else "takes 64 x 64, 128 x 128 or 32 x 32 x 32"
+
+
+@operator.variant(
+    "v6",
+    idea=(
+        "tensor cores with the accuracy of f32: a float as a sum of two numbers of tf32; factors in the order that "
+        "keeps warps and blocks longest from exchanging what they computed. Where that is not known to be faster, "
+        "including all gradients but those of few rows of 128 x 128, it is v4"
+    ),
+    outcome="beats v4 with few rows of 128 x 128, in both directions, and forward with 1024 rows of smaller factors",
+    native=True,
+    devices=("cuda",),
+    unsupported=three_terms_unsupported,
+)
+def v6(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
+    return _native(x, w1, w2, factors, THREE_TERMS)
+
+
+def one_term_unsupported(case: Case, _device: DeviceKind) -> str | None:
+    if case.precision != "tf32":
+        return "its tensor cores round to tf32: see the tf32 case"
+    return None if case["factors"] in ((64,) * 2, (32,) * 3) else "takes 64 x 64 or 32 x 32 x 32"
+
+
+@operator.variant(
+    "v7",
+    idea="v6 in tf32, forward; v5 where v6 is v4",
+    outcome="beats v5 with 1024 rows of 32 x 32 x 32, and by little with as many of 64 x 64",
+    native=True,
+    devices=("cuda",),
+    unsupported=one_term_unsupported,
+)
+def v7(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
+    return _native(x, w1, w2, factors, ONE_TERM)
 
 
 @operator.variant("compile", idea="torch.compile of v1", unsupported=compile_unsupported)

@@ -2,28 +2,13 @@
 #pragma once
 
 #include "common/launch.cuh"
+#include "kron/launch.cuh"
 #include "kron/slices.cuh"
 #include "kron/weights.cuh"
 
 namespace kron {
 
 constexpr int kMoreThanHalf = 116 * 1024;  // Of a multiprocessor's shared memory.
-
-template <class Kernel, class Call>
-void launch_kernel(Kernel* kernel, const Call& call, dim3 blocks, int threads, int shared_bytes, int cluster, cudaStream_t stream) {
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
-  cudaLaunchKernelEx(&config, kernel, call);
-}
 
 // run.template operator()<Log>() for the factor's own Log.
 template <class Kernels, class Run>

@@ -109,7 +109,7 @@ Tensor empty_scratch(const Tensor& x, int64_t elements) {
 
 // Tensor cores are fed 16 bytes at a time; the other versions have a path for operands that do not begin at such an address.
 Tensor aligned_for(Version version, const Tensor& tensor) {
-  return version == Version::tensor ? warpwatch::contiguous16(tensor) : tensor;
+  return version >= Version::tensor ? warpwatch::contiguous16(tensor) : tensor;
 }
 
 std::tuple<Tensor, Tensor> kron_cuda(const Tensor& x, const Tensor& w1, const Tensor& w2, std::vector<int64_t> factors,

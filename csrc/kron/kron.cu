@@ -8,10 +8,13 @@
 #include "common/launch.cuh"
 #include "kron/fused.h"
 #include "kron/general.cuh"
+#include "kron/planes.h"
+#include "kron/quarters.h"
 #include "kron/rows.cuh"
 
 namespace {
 
+using kron::Arithmetic;
 using kron::Backward;
 using kron::Chain;
 using kron::Forward;
@@ -285,7 +288,7 @@ bool takes_rows(const Shape& shape, Version version) {
   return version == Version::both && kron::rows_take(shape, sizeof(T));
 }
 
-constexpr const char* kNoTensorCores = "version 5 needs a Hopper GPU and factors of 16, 32, 64 or 128";
+constexpr const char* kNoTensorCores = "versions 5 and 7 need a Hopper GPU and factors of 16, 32, 64 or 128";
 
 template <class T>
 const char* forward(const Shape& shape, Version version, const Forward<T>& call, cudaStream_t stream) {
@@ -330,26 +333,62 @@ int64_t scratch_of_backward(const Shape& shape, Version version) {
   return std::max(most, 2 * elements + partial);
 }
 
+// What versions 6 and 7 compute in another way than the versions before.
+bool in_pairs(Version version) { return version == Version::three_terms || version == Version::one_term; }
+
+// Both directions or neither, because backward takes the states of this forward.
+bool in_quarters(const Shape& shape, Version version) {
+  return version == Version::three_terms && compute_capability_major() == 9 && kron::quarters_take(shape);
+}
+
+// Planes keep no states.
+bool in_planes(const Shape& shape, Version version, bool keep) {
+  return in_pairs(version) && !keep && compute_capability_major() == 9 && kron::planes_take(shape);
+}
+
+// The version that computes what is neither in quarters nor in planes.
+Version without_pairs(Version version) {
+  if (version == Version::three_terms) return Version::both;
+  return version == Version::one_term ? Version::tensor : version;
+}
+
 }  // namespace
 
-int64_t kron::forward_scratch(const Shape& shape, Version, bool keep, int) { return keep ? 0 : shape.batch * shape.size; }
+int64_t kron::forward_scratch(const Shape& shape, Version version, bool keep, int element_bytes) {
+  const bool none = keep || (element_bytes == 4 && (in_quarters(shape, version) || in_planes(shape, version, keep)));
+  return none ? 0 : shape.batch * shape.size;
+}
 
 int64_t kron::backward_scratch(const Shape& shape, Version version, int element_bytes) {
-  return element_bytes == 4 ? scratch_of_backward<float>(shape, version) : scratch_of_backward<double>(shape, version);
+  if (element_bytes == 8) return scratch_of_backward<double>(shape, without_pairs(version));
+  return in_quarters(shape, version) ? quarters_scratch(shape) : scratch_of_backward<float>(shape, without_pairs(version));
 }
 
 const char* kron::forward_on(const Shape& shape, Version version, const Forward<float>& call, void* stream) {
-  return forward(shape, version, call, warpwatch::as_stream(stream));
+  const cudaStream_t on = warpwatch::as_stream(stream);
+  if (in_quarters(shape, version)) {
+    quarters_forward<Arithmetic::three_terms>(shape, call, on);
+  } else if (!in_planes(shape, version, call.states != nullptr)) {
+    return forward(shape, without_pairs(version), call, on);
+  } else if (version == Version::three_terms) {
+    planes_forward<Arithmetic::three_terms>(shape, call, on);
+  } else {
+    planes_forward<Arithmetic::tf32>(shape, call, on);
+  }
+  return warpwatch::launch_error();
 }
 
 const char* kron::forward_on(const Shape& shape, Version version, const Forward<double>& call, void* stream) {
-  return forward(shape, version, call, warpwatch::as_stream(stream));
+  return forward(shape, without_pairs(version), call, warpwatch::as_stream(stream));
 }
 
 const char* kron::backward_on(const Shape& shape, Version version, const Backward<float>& call, void* stream) {
-  return backward(shape, version, call, warpwatch::as_stream(stream));
+  const cudaStream_t on = warpwatch::as_stream(stream);
+  if (!in_quarters(shape, version)) return backward(shape, without_pairs(version), call, on);
+  const char* error = quarters_backward<Arithmetic::three_terms>(shape, call, on);
+  return error ? error : warpwatch::launch_error();
 }
 
 const char* kron::backward_on(const Shape& shape, Version version, const Backward<double>& call, void* stream) {
-  return backward(shape, version, call, warpwatch::as_stream(stream));
+  return backward(shape, without_pairs(version), call, warpwatch::as_stream(stream));
 }

@@ -23,8 +23,9 @@ struct Shape {
   int64_t weights;            // Elements of one layer's packed weights.
 };
 
-// Which stages share a launch on a GPU; the numbers are part of the torch operators' schema.
-enum class Version : int64_t { layer = 3, both = 4, tensor = 5 };
+// How a GPU computes: which stages share a launch, and on tensor cores, in how many terms of tf32. The last two are `both` and `tensor`
+// where no kernels of their own are faster. The numbers are part of the torch operators' schema.
+enum class Version : int64_t { layer = 3, both = 4, tensor = 5, three_terms = 6, one_term = 7 };
 
 template <class T>
 struct Forward {

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels import kron
 from warpwatch.contract.words import Status
-from warpwatch.operator import Case, Operator, both_directions, case
+from warpwatch.operator import Case, Operator, Precision, both_directions, case
 from warpwatch.worker.harness.inputs import SeededMaker
 
 from .conftest import DEVICES, check_variant, ready, runnable
@@ -49,10 +49,15 @@ CUDA_PATHS = both_directions(
         for b, f in ((2, (32,) * 3), (2, (128, 128)), (140, (128, 128)), (600, (64, 64)))
     ),
 )
+# Batches of v6 and v7: cut into quarters, planes of both sizes, and more rows than clusters run at once.
+IN_PAIRS = (
+    *both_directions(case("f32", batch=1, factors=(128, 128)), case("f32", batch=33, factors=(128, 128))),
+    *(case(p, batch=1024, factors=f) for p in ("f32", "tf32") for f in ((64, 64), (32, 32, 32))),
+)
 ON_CUDA = [
     entry
-    for entry in runnable(kron.operator, CUDA_PATHS)
-    if entry.values[2] == "cuda" and entry.values[0] in ("v3", "v4", "v5")
+    for entry in runnable(kron.operator, (*CUDA_PATHS, *IN_PAIRS))
+    if entry.values[2] == "cuda" and entry.values[0] in ("v3", "v4", "v5", "v6", "v7")
 ]
 
 
@@ -181,6 +186,26 @@ def test_cost_counts_what_the_legacy_command_prints() -> None:
 def test_tf32_is_a_precision_of_its_own() -> None:
     tf32 = case("tf32", batch=32, factors=(128, 128))
     assert kron.operator.variants["v3"].reason_unsupported(tf32, "cuda") == "computes in f32: see the f32 case"
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "factors", "reason"),
+    [
+        ("v6", "f32", (128, 128), None),
+        ("v6", "f32", (64, 64), None),
+        ("v6", "f32", (64, 128), "takes 64 x 64, 128 x 128 or 32 x 32 x 32"),
+        ("v6", "tf32", (64, 64), "splits floats: see the f32 case"),
+        ("v6", "f64", (64, 64), "splits floats: see the f32 case"),
+        ("v7", "tf32", (32, 32, 32), None),
+        ("v7", "tf32", (128, 128), "takes 64 x 64 or 32 x 32 x 32"),
+        ("v7", "f32", (64, 64), "its tensor cores round to tf32: see the tf32 case"),
+    ],
+)
+def test_v6_and_v7_take_what_their_kernels_are_built_for(
+    name: str, precision: Precision, factors: tuple[int, ...], reason: str | None
+) -> None:
+    entry = case(precision, batch=1024, factors=factors)
+    assert kron.operator.variants[name].reason_unsupported(entry, "cuda") == reason
 
 
 @pytest.mark.skipif(
