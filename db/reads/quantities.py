@@ -25,13 +25,14 @@ class Quantity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuantityRow:
-    """The newest value of one commit."""
+    """The newest value of one commit, in the environment that it was taken in."""
 
     commit_sha: str
     ordinal: int
     subject: str
     author: str
     authored_at: datetime
+    environment_id: int
     value: float
 
 
@@ -50,7 +51,7 @@ _VALUES: dict[Quantity, str] = {
 }
 _BUILDS = f"""
 SELECT DISTINCT ON (commits.ordinal, builds.commit_id)
-       commits.ordinal, builds.commit_id, builds.compile_seconds AS value
+       commits.ordinal, builds.commit_id, builds.environment_id, builds.compile_seconds AS value
 FROM series JOIN builds ON builds.operator_id = series.operator_id
      JOIN environments ON environments.id = builds.environment_id AND environments.device_id = series.device_id
      JOIN commits ON commits.id = builds.commit_id
@@ -62,7 +63,7 @@ ORDER BY commits.ordinal DESC, builds.commit_id DESC, builds.id DESC LIMIT :limi
 def _results(quantity: Quantity) -> str:
     return f"""
     SELECT DISTINCT ON (results.ordinal, results.commit_id)
-           results.ordinal, results.commit_id, {_VALUES[quantity]} AS value
+           results.ordinal, results.commit_id, results.environment_id, {_VALUES[quantity]} AS value
     FROM series JOIN results ON results.variant_id = series.variant_id AND results.case_id = series.case_id
          AND results.device_id = series.device_id
     WHERE series.id = :series_id AND results.kind {_KINDS[quantity]} AND results.status = 'ok'
@@ -77,7 +78,7 @@ def list_quantities(
     """The newest `limit` commits of a line at which the quantity of a series' variant, case and device is known, oldest
     first."""
     sql = f"""
-    SELECT commits.sha AS commit_sha, newest.ordinal, subject, author, authored_at, newest.value
+    SELECT commits.sha AS commit_sha, newest.ordinal, subject, author, authored_at, newest.environment_id, newest.value
     FROM ({_BUILDS if quantity is Quantity.COMPILE else _results(quantity)}) AS newest
          JOIN commits ON commits.id = newest.commit_id
     WHERE newest.value IS NOT NULL ORDER BY newest.ordinal, newest.commit_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
 
@@ -27,7 +28,10 @@ _BYTE_UNITS = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 def quantity_figure(
     rows: Mapping[str, Sequence[QuantityRow]], quantity: Quantity, view: HistoryView, repository: str
 ) -> Figure:
-    """One line per variant over the commits at which its quantity is known. rows: by variant, oldest first."""
+    """One line per variant over the commits at which its quantity is known, with a gap between two environments.
+
+    rows: by variant, oldest first.
+    """
     known = [row for own in rows.values() for row in own]
     axis = make_axis(
         {row.commit_sha: row.ordinal for row in known}, {row.commit_sha: row.authored_at for row in known}, view
@@ -48,18 +52,26 @@ def quantity_figure(
                 "mode": "lines+markers",
                 "name": escape(variant),
                 "showlegend": len(rows) > 1,
-                "x": [axis.places[row.commit_sha] for row in own],
-                "y": [rounded(row.value * factor) for row in own],
+                "x": [axis.places[row.commit_sha] if row else None for row in points],
+                "y": [rounded(row.value * factor) if row else None for row in points],
                 "line": {"color": variant_colour(variant), "width": 2, "shape": "hv"},
                 "marker": {"size": 6, "color": variant_colour(variant)},
-                "customdata": [_hover(row, variant, quantity, query) for row in own],
+                "customdata": [_hover(row, variant, quantity, query) if row else None for row in points],
                 "hovertemplate": HOVER,
             }
             for variant, own in rows.items()
-            if own
+            if (points := _with_gaps(own))
         ],
         "layout": layout,
     }
+
+
+def _with_gaps(rows: Sequence[QuantityRow]) -> list[QuantityRow | None]:
+    """The rows with None before each that was taken in another environment than the one before."""
+    points: list[QuantityRow | None] = list(rows[:1])
+    for before, row in pairwise(rows):
+        points += [row] if row.environment_id == before.environment_id else [None, row]
+    return points
 
 
 def quantity_label(rows: Mapping[str, Sequence[QuantityRow]], quantity: Quantity) -> str:

@@ -16,6 +16,7 @@ from tests.builders import CASES, Lab
 from tests.server.test_builds import build, kernel
 from tests.server.test_operator_page import figure
 from tests.server.test_trades import TOLERANCE, bench_with_memory, check
+from warpwatch.contract.measurement import Counter
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db.outcomes import list_exported_runs, read_outcome
@@ -86,6 +87,18 @@ def test_the_chart_draws_a_quantity_instead_of_times(
     assert words in page
     assert f'<option value="{quantity}" selected>' in page
     assert f"/api/v1/history/{series_id}/quantities.csv?quantity={quantity}" in page
+
+
+def test_a_line_ends_with_its_environment(client: TestClient, lab: Lab) -> None:
+    newer = replace(builders.CPU, key="d" * 64, facts={"torch": "2.14.0", "threads": 2})
+    for index, environment in enumerate([builders.CPU, builders.CPU, newer]):
+        counters = {"memory": Counter("bytes", 2.0**20, 2.0**20, 2.0**20, 1)}
+        timed = builders.bench(builders.measurement(10_000.0, "hot"), counters=counters)
+        outcome = lab.outcome([Finding("v1", CASES[0], Status.OK, bench=timed)])
+        lab.finish(lab.submit("bench", index), replace(outcome, environment=environment))
+    row = client.get("/api/v1/series", params={"repository": "kernels"}).json()["items"][0]
+    drawn = figure(client.get(f"/history/{row['id']}", params={"y": "memory"}, headers=HTML).text, "history-figure")
+    assert drawn["data"][0]["y"] == [1, 1, None, 1]
 
 
 @pytest.mark.parametrize("quantity", Quantity)
