@@ -367,8 +367,9 @@ class _Rounds:
         sides: list[ComparedSide],
         plans: Sequence[GraphPlan | None] = (None, None),
     ) -> list[tuple[ComparedSide, SampleReply]]:
-        """A step of both sides beside each other, in which nothing is timed. Both replies are taken, whatever the first
-        one says."""
+        """A step of both sides beside each other, in which no slice is taken; of the replays that `finish` compares the
+        fastest of several counts, which other work never makes faster. Both replies are taken, whatever the first one
+        says."""
         pair = (comparison.variant, comparison.case)
         sent = [
             side.send(verb, *pair, self._budget_ns, self._slices, plan=plan)
