@@ -125,7 +125,9 @@ def test_the_energy_of_a_call_is_on_the_pages_of_its_trace_and_its_bench(client:
     assert "12.3\u2009mJ" in client.get(f"/jobs/{bench}", headers=HTML).text
     lab.profile(1)
     (without,) = client.get("/api/v1/traces", params={"commit": lab.shas[1], "repository": "kernels"}).json()["items"]
-    assert "Energy of a call" not in client.get(f"/traces/{without['id']}", headers=HTML).text
+    answer = client.get(f"/traces/{without['id']}", headers=HTML)
+    assert answer.status_code == 200
+    assert "Energy of a call" not in answer.text
 
 
 def test_the_energy_of_a_profile_leaves_with_the_results(lab: Lab, tmp_path: Path) -> None:
