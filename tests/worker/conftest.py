@@ -168,4 +168,8 @@ def processes_with(text: str) -> list[int]:
 def no_leftovers(tmp_path: Path) -> Iterator[None]:
     """Fails the test when a process that was started with its temp folder outlives it."""
     yield
-    assert processes_with(str(tmp_path)) == []
+    # On a busy machine the kernel takes a while to end them.
+    deadline = time.monotonic() + 10
+    while (left := processes_with(str(tmp_path))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []

@@ -39,13 +39,16 @@ import torch
 
 def get_timing_function(method):
     def times(model, tensors, num_trials, verbose, device):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        model(*tensors)
-        end.record()
-        torch.cuda.synchronize(device=device)
-        return [start.elapsed_time(end)]
+        return [min(time(model, tensors, device) for _ in range(10))]
     return times
+
+def time(model, tensors, device):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    model(*tensors)
+    end.record()
+    torch.cuda.synchronize(device=device)
+    return start.elapsed_time(end)
 
 def get_timing_stats(times, device):
     return {"mean": times[0]}
