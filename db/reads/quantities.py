@@ -36,18 +36,23 @@ class QuantityRow:
     value: float
 
 
+def counter_median(name: str) -> str:
+    """SQL for the median of a counter of a row of `results`; NULL where it has none."""
+    return f"CAST(results.details -> 'counters' -> '{name}' ->> 'median' AS float)"
+
+
 _KINDS = {
     Quantity.MEMORY: "= 'bench'",
     Quantity.ERROR: "= 'check'",
     Quantity.ENERGY: "IN ('bench', 'profile')",
 }
 _VALUES: dict[Quantity, str] = {
-    Quantity.MEMORY: "CAST(results.details -> 'counters' -> 'memory' ->> 'median' AS float)",
+    Quantity.MEMORY: counter_median("memory"),
     # Integers must be exact, so nothing is tolerated there.
     Quantity.ERROR: """(
         SELECT max(CAST(tensor ->> 'relative' AS float) / nullif(CAST(tensor ->> 'tolerance' AS float), 0))
         FROM jsonb_array_elements(results.details -> 'tensors') AS tensor)""",
-    Quantity.ENERGY: "CAST(results.details -> 'counters' -> 'energy' ->> 'median' AS float)",
+    Quantity.ENERGY: counter_median("energy"),
 }
 _BUILDS = f"""
 SELECT DISTINCT ON (commits.ordinal, builds.commit_id)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpwatch.db.reads.lines import ALL_COMMITS, on_line, read_line_of
+from warpwatch.db.reads.quantities import counter_median
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch
 
 MOST_CELLS = 500
@@ -36,8 +37,7 @@ class TradedCell:
     head_joules: float | None
 
 
-_MEMORY = "CAST(details -> 'counters' -> 'memory' ->> 'median' AS float)"
-_JOULES = "CAST(results.details -> 'counters' -> 'energy' ->> 'median' AS float)"
+_MEMORY, _JOULES = counter_median("memory"), counter_median("energy")
 _CELLS = f"""
 SELECT operators.name AS operator, variants.name AS variant, cases.key AS case, device.kind AS device_kind,
        device.key AS device_key, before.details AS base, head.details AS head,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import floor, log10
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,12 @@ _SHARES = ("steal", "idle", "pressure")
 
 def unit_of(ns: float) -> tuple[float, str]:
     """The unit a duration is written in: its size in nanoseconds and its name."""
-    return next(((size, name) for size, name in DURATION_UNITS if abs(ns) >= size * 0.9995), DURATION_UNITS[-1])
+    return _largest_unit(ns, DURATION_UNITS)
+
+
+def _largest_unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """The largest unit of which there is at least one, as it is written; else the smallest. units: from the largest."""
+    return next(((size, name) for size, name in units if abs(value) >= size * 0.9995), units[-1])
 
 
 def duration(ns: float | None, digits: int = 3) -> str:
@@ -171,7 +177,7 @@ def size(count: float | None) -> str:
 
 def energy_unit(value: float) -> tuple[float, str]:
     """The unit an energy is written in: its size in joules and its name."""
-    return next(((size, name) for size, name in ENERGY_UNITS if abs(value) >= size * 0.9995), ENERGY_UNITS[-1])
+    return _largest_unit(value, ENERGY_UNITS)
 
 
 def joules(value: float, digits: int = 3) -> str:
