@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from warpwatch.worker.exam import ExamResult, Sitting, as_markdown, candidates, sit
-from warpwatch.worker.harness.exam import CandidateResult, _in_a_fork
+from warpwatch.worker.harness.exam import CandidateResult, _in_a_fork, _sit
 
 TRUSTING = """
 import time as clock
@@ -103,6 +103,20 @@ def test_a_harness_in_a_checkout_is_asked_without_its_clients_and_without_a_gpu(
     # The reference is timed by the replaced function as well, so no speed-up looks excessive.
     result = ExamResult("kernelbench", list(found.values()))
     assert [sitting.variant for sitting in result.deceived] == ["event"]
+
+
+def test_another_package_of_this_name_is_not_taken_for_the_exam(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    assert ask("torch_benchmark", "kept.honest")["kept.honest"].outcome == "believed"
+
+
+def test_a_candidate_that_does_not_load_was_not_caught() -> None:
+    result = _sit({"adapter": "torch_benchmark", "checkout": "", "device": "cpu"}, "missing", "v1")
+    assert (result.outcome, "missing" in result.message) == ("not_run", True)
 
 
 def hang() -> CandidateResult:
