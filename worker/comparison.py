@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -332,7 +332,10 @@ class _Rounds:
             if reply.status is not Status.OK:
                 return self._end_failed(comparison, side, reply)
             samples["waited" if wait else side.name].append(typical(reply.samples_ns, kind))
-        for side, reply in self._at_once("finish", comparison, turns[:2]) if self._verifies(index) else ():
+        # One after the other: where two processes use a GPU at once, even the fastest of many short replays on new
+        # numbers takes two to three times as long as one on repeated numbers, as if honest code left out work.
+        for side in turns[:2] if self._verifies(index) else ():
+            reply = side.ask("finish", comparison.variant, comparison.case, self._budget_ns, self._slices)
             if reply.status is not Status.OK:
                 return self._end_failed(comparison, side, reply)
         base_ns, head_ns = middle(samples["base"], samples["head"])
@@ -352,30 +355,18 @@ class _Rounds:
         variant, case = comparison.variant, comparison.case
         plans = [self._plans.get((side.name, variant, case)) for side in sides]
         if all(plans):
-            yield from self._at_once("prepare", comparison, sides, plans)
+            sent = [
+                side.send("prepare", variant, case, self._budget_ns, self._slices, plan=plan)
+                for side, plan in zip(sides, plans, strict=True)
+            ]
+            # Both replies are taken, whatever the first one says.
+            yield from zip(sides, [receive() for receive in sent], strict=True)
             return
         for side in sides:
             reply = side.ask("prepare", variant, case, self._budget_ns, self._slices)
             if reply.plan is not None:
                 self._plans[side.name, variant, case] = reply.plan
             yield side, reply
-
-    def _at_once(
-        self,
-        verb: str,
-        comparison: Comparison,
-        sides: list[ComparedSide],
-        plans: Sequence[GraphPlan | None] = (None, None),
-    ) -> list[tuple[ComparedSide, SampleReply]]:
-        """A step of both sides beside each other, in which no slice is taken; of the replays that `finish` compares the
-        fastest of several counts, which other work never makes faster. Both replies are taken, whatever the first one
-        says."""
-        pair = (comparison.variant, comparison.case)
-        sent = [
-            side.send(verb, *pair, self._budget_ns, self._slices, plan=plan)
-            for side, plan in zip(sides, plans, strict=True)
-        ]
-        return list(zip(sides, [receive() for receive in sent], strict=True))
 
     def _slices_of(self, turns: list[ComparedSide], wait: float) -> list[tuple[ComparedSide, float]]:
         """(side, wait) in turn. After each A B B A the base is sampled once more with a wait, as a control: a fifth of
