@@ -2,7 +2,8 @@
 
     python -m bench.two_cards [--repeats 6] [--operators vector_add,matmul] [--folder two-cards]
 
-It needs a host with two GPUs of one model. Each repeat is a run of `warpwatch run` on each card in turn.
+It needs a host with two GPUs of one model. Each repeat is a run of `warpwatch run` on each card in turn, and prints the
+table of all so far.
 """
 
 from __future__ import annotations
@@ -42,6 +43,21 @@ def measure(device: str, operators: str, output: Path) -> tuple[str, Times]:
     return card, times
 
 
+def show(every: dict[str, Times]) -> None:
+    """Prints what the repeats say so far."""
+    for card, times in every.items():
+        print(f"{card}: {len(times)} series", flush=True)
+    for one, other in combinations(every, 2):
+        shared = sorted(every[one].keys() & every[other].keys())
+        logs = {
+            number: [log(a / b) for a, b in zip(every[one][key], every[other][key], strict=False)]
+            for number, key in enumerate(shared)
+        }
+        print(f"{one.split()[0]} over {other.split()[0]}: {learn_offset(logs, 'cuda')}")
+        for number, key in enumerate(shared):
+            print(f"  {' '.join(key):60} {median(every[one][key]) / median(every[other][key]):.4f} {len(logs[number])}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=6)
@@ -58,17 +74,7 @@ def main() -> None:
             card, times = measure(device, arguments.operators, output)
             for key, values in times.items():
                 every[card].setdefault(key, []).extend(values)
-    for card, times in every.items():
-        print(f"{card}: {len(times)} series")
-    for one, other in combinations(every, 2):
-        shared = sorted(every[one].keys() & every[other].keys())
-        logs = {
-            number: [log(a / b) for a, b in zip(every[one][key], every[other][key], strict=False)]
-            for number, key in enumerate(shared)
-        }
-        print(f"{one.split()[0]} over {other.split()[0]}: {learn_offset(logs, 'cuda')}")
-        for number, key in enumerate(shared):
-            print(f"  {' '.join(key):60} {median(every[one][key]) / median(every[other][key]):.4f} {len(logs[number])}")
+        show(every)
 
 
 if __name__ == "__main__":
