@@ -148,9 +148,10 @@ def test_the_command_refuses_what_it_cannot_ask(arguments: list[str], part: str)
 
 def test_the_command_prints_and_writes_tables(tmp_path: Path) -> None:
     file = tmp_path / "table.md"
-    command = [sys.executable, "-m", "warpwatch", "exam", "torch_benchmark", "--operators", "coarse"]
+    command = [sys.executable, "-m", "warpwatch", "exam", "torch_benchmark", "--operators", "coarse,captured"]
     done = subprocess.run([*command, "--markdown", str(file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 of 4 cheats caught" in done.stdout
     assert "0 of 2 honest variants accused" in done.stdout
+    assert "1 not run: once_per_buffer has no implementation for cpu" in done.stdout
     assert "| torch_benchmark | 4 | 4 | 0 | 0 | 2 | 0 |" in file.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import typer
@@ -74,7 +75,8 @@ def _fail(message: str) -> None:
 
 
 def _show(result: object) -> None:
-    """Prints the counts of one harness, the cheats whose time it believed, and the honest variants that it accused."""
+    """Prints the counts of one harness, the cheats whose time it believed, the honest variants that it accused, and why
+    others did not run."""
     from warpwatch.worker.exam import ExamResult
 
     assert isinstance(result, ExamResult)
@@ -94,3 +96,6 @@ def _show(result: object) -> None:
     for sitting in result.accused:
         text = f"accused, {sitting.operator} {sitting.variant}: {sitting.message or 'check returned False'}"
         console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+    not_run = Counter(sitting.message for sitting in result.sittings if sitting.outcome == "not_run")
+    for message, count in not_run.items():
+        console.print(f"{count} not run: {message}", style="dim", markup=False, highlight=False, soft_wrap=True)
