@@ -88,8 +88,8 @@ WHERE repository_id = :repository_id AND {on_line("commits.id")}
 ORDER BY ordinal DESC, id DESC LIMIT :limit
 """
 
-# A series is one range of its index, so the cost grows with the number of series and not with the history. Each series
-# is compared by itself, and the largest change is found as an array, so that nothing sorts the points of all series.
+# Each commit is one place in the index of a series, so the cost grows with the series and not with the history. Each
+# series is compared by itself, and the largest change is found as an array, so that nothing sorts the points of all.
 _CELLS = f"""
 WITH chosen AS (
     SELECT DISTINCT ON (series.operator_id, case_id, variant_id) series.id, operators.name AS operator
@@ -107,8 +107,8 @@ WITH chosen AS (
         FROM (
             SELECT DISTINCT ON (ordinal, commit_id) ordinal, commit_id, environment_id, card_id, median_ns,
                    measured_at
-            FROM points WHERE points.series_id = chosen.id AND commit_id = ANY(:commits)
-              AND ordinal >= (SELECT min(ordinal) FROM commits WHERE commits.id = ANY(:commits))
+            FROM commits JOIN points USING (ordinal)
+            WHERE commits.id = ANY(:commits) AND points.series_id = chosen.id AND points.commit_id = commits.id
             ORDER BY ordinal, commit_id, points.id DESC
         ) AS newest
     ) AS compared
