@@ -7,7 +7,6 @@ import re
 import shlex
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import typer.main
 import yaml
 
 from tests.apps import create_app
+from tests.waiting import wait_until
 from warpwatch.cli import app as commands
 from warpwatch.db.database import Database
 from warpwatch.settings import VARIABLES, Settings
@@ -168,10 +168,7 @@ def test_the_signal_of_slurm_reaches_the_worker(fake_worker: dict[str, str], tmp
     output = tmp_path / "output"
     with output.open("wb") as file:
         batch = subprocess.Popen(["bash", str(SBATCH)], env=environment, stdout=file, stderr=file)
-    deadline = time.monotonic() + 30
-    while not output.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(output.read_text)
     batch.send_signal(signal.SIGTERM)
     assert batch.wait(30) == 0
     words, last = output.read_text().splitlines()

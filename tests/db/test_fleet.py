@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +13,7 @@ from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
 from tests.db.conftest import CATALOGUE, ENVIRONMENT, PEAKS, World, make_world, outcome
+from tests.waiting import wait_until
 from warpwatch.db import registry, runs
 from warpwatch.db.database import Database
 from warpwatch.db.errors import DatabaseBusyError
@@ -124,13 +124,6 @@ def test_commits_whose_names_are_known_store_their_catalogues_at_once(impatient:
     with impatient.session() as s:
         without = s.scalars(text("SELECT id FROM commits WHERE catalogue_digest IS NULL")).all()
     assert not {world.commits[0], world.commits[1]} & set(without)
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_changes_are_announced_after_their_transaction(world: World) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
 from warpwatch.cli.client import Client
 from warpwatch.cli.services import Service, running_database, running_services
 from warpwatch.settings import Settings, load_settings
@@ -25,13 +25,12 @@ class Running:
 
     def wait(self, is_done: Callable[[], Any], seconds: float = 240) -> Any:
         """The first true answer of `is_done`; fails with the logs' last words when it takes too long."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if answer := is_done():
-                return answer
-            time.sleep(0.3)
-        words = "\n".join(f"--- {service.name}\n{service.last_words()}" for service in self.services)
-        raise AssertionError(f"waited {seconds:g} s in vain\n{words}")
+        return wait_until(
+            is_done,
+            seconds,
+            pause=0.3,
+            explain=lambda: "\n".join(f"--- {service.name}\n{service.last_words()}" for service in self.services),
+        )
 
     def has_ended(self, submission: int) -> dict[str, Any] | None:
         row: dict[str, Any] = self.client.get(f"/submissions/{submission}")

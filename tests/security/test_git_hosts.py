@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from tests.builders import Lab
 from tests.server.conftest import app as app
 from tests.server.conftest import settings as settings
+from tests.waiting import wait_until
 from warpwatch import git
 from warpwatch.db import registry
 from warpwatch.git import UnreachableError
@@ -44,10 +45,7 @@ def test_a_silent_host_is_given_up_with_all_its_processes(
     monkeypatch.setattr(git, "ANSWER_SECONDS", 1.0)
     with pytest.raises(UnreachableError):
         git.update_mirror(silent_url, tmp_path)
-    deadline = time.monotonic() + 10
-    while git_processes(silent_url) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert git_processes(silent_url) == []
+    wait_until(lambda: not git_processes(silent_url), 10, 0.1, explain=lambda: git_processes(silent_url))
 
 
 def test_ssh_gives_up_by_itself() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from tests.builders import CASES, Lab
 from tests.server.listener import Heard, listening
 from tests.server.test_code import problem
 from tests.server.test_judge import compare_jobs, judge, rounds
+from tests.waiting import wait_until
 from warpwatch.contract.words import NoticeKind, Status
 from warpwatch.db.channels import claim_delivery
 from warpwatch.db.database import Database
@@ -246,16 +246,9 @@ def test_a_confirmation_is_told_within_ten_seconds(
     lab.bench(0, {V1: 10_000.0})
     lab.bench(1, {V1: 13_000.0})
 
-    def wait(is_done: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + 60
-        while not (outcome := is_done()):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        return outcome
-
-    job = wait(lambda: compare_jobs(client))[0]
+    job = wait_until(lambda: compare_jobs(client), pause=0.1)[0]
     lab.compare(job["id"], {V1: rounds(1.3)})
-    wait(lambda: heard.messages and box.messages)
+    wait_until(lambda: heard.messages and box.messages)
     sql = """
     SELECT max(extract(epoch FROM sent_at - decided_at)) FROM deliveries
     JOIN regressions ON regressions.id = regression_id
@@ -265,7 +258,7 @@ def test_a_confirmation_is_told_within_ten_seconds(
         with lab.database.session() as session:
             return session.scalar(text(sql))
 
-    assert wait(longest) < 10
+    assert wait_until(longest) < 10
 
 
 @pytest.mark.parametrize(
@@ -423,9 +416,7 @@ def test_the_commands(served: Settings, lab: Lab, heard: Heard, monkeypatch: pyt
     more = ("--repository", "kernels", "--secret", SECRET, "--kinds", "alarm,fixed", "--quiet", "22-7")
     assert "webhook" in run("add", "on-call", heard.url, *more)
     run("test", "1")
-    deadline = time.monotonic() + 30
-    while not heard.messages and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: heard.messages)
     assert [body["kind"] for _, _, body in heard.messages] == ["test"]
     listed = run("list", "--repository", "kernels")
     assert "alarm,fixed" in listed

@@ -4,7 +4,6 @@ real listener."""
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from tests.builders import CASES, Lab, commit, make_repository, run_git
 from tests.server.forms import SARIF_SCHEMA
 from tests.server.listener import Heard, listening, send_hook
 from tests.server.test_command import FakeWorker, command
+from tests.waiting import wait_until
 from warpwatch.cli.repository import place_of
 from warpwatch.contract.words import Status
 from warpwatch.db import registry
@@ -60,28 +60,25 @@ class Team:
         )
         return int(answer["submission_id"])
 
-    def status_of(self, sha: str, state: str, seconds: float = 30) -> dict[str, Any]:
+    def status_of(self, sha: str, state: str) -> dict[str, Any]:
         """The newest status of a commit once it is `state`."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            told = [body for path, _, body in self.heard.messages if path == f"/statuses/{sha}"]
-            if told and told[-1]["state"] == state:
-                return told[-1]
-            time.sleep(0.05)
-        raise AssertionError(f"{sha[:9]} did not become {state}; heard {self.heard.messages}")
+
+        def newest() -> dict[str, Any] | None:
+            statuses = [body for path, _, body in self.heard.messages if path == f"/statuses/{sha}"]
+            return statuses[-1] if statuses and statuses[-1]["state"] == state else None
+
+        return wait_until(newest, explain=lambda: f"{sha[:9]} did not become {state}; heard {self.heard.messages}")
 
     def arrived(self, submission: int) -> list[dict[str, Any]]:
         """Its commit statuses, once the newest one was taken."""
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            with urllib.request.urlopen(
-                f"{self.served.server_url}/api/v1/submissions/{submission}/callbacks"
-            ) as answer:
-                rows: list[dict[str, Any]] = json.load(answer)["items"]
-            if rows[-1]["outcome"] == "sent":
-                return rows
-            time.sleep(0.1)
-        raise AssertionError(f"the status was not taken: {rows}")
+        address = f"{self.served.server_url}/api/v1/submissions/{submission}/callbacks"
+
+        def rows() -> list[dict[str, Any]]:
+            with urllib.request.urlopen(address) as answer:
+                return json.load(answer)["items"]
+
+        wait_until(lambda: rows()[-1]["outcome"] == "sent", pause=0.1, explain=rows)
+        return rows()
 
     def ci(self, answer: dict[str, Any], *more: str) -> Result:
         """What a CI job runs in its checkout."""

@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 from tests.builders import CASES, Lab
 from tests.rewording import stored
+from tests.server.test_serve import wait_until_healthy
 from warpwatch import git
 from warpwatch.cli import app
 from warpwatch.contract.words import Status
@@ -239,13 +240,7 @@ def test_serve_stops_cleanly_while_a_page_is_open(settings: Settings, database: 
     job = lab.submit("check", 0)
     server = serve(settings)
     url = f"http://127.0.0.1:{settings.port}/api/v1"
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            urllib.request.urlopen(f"{url}/health").close()
-            break
-        except OSError:
-            time.sleep(0.1)
+    wait_until_healthy(settings.port)
     with urllib.request.urlopen(f"{url}/jobs/{job}/events", timeout=30) as stream:
         assert stream.readline() == b"event: state\n"
         began = time.monotonic()

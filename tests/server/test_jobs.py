@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from sqlalchemy import make_url
 from tests.builders import CASES, Lab
 from tests.rewording import stored
 from tests.server.test_code import problem
+from tests.waiting import wait_until
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.measurement import Curves, Probe
 from warpwatch.contract.messages import CheckReply
@@ -266,10 +266,7 @@ def test_following_survives_an_outage_of_the_database(
     stream = events(served, job)
     assert next(stream)[0] == "state"
     with unreachable(lab.database.url):
-        deadline = time.monotonic() + 15
-        while f"job {job} is not followed for now" not in caplog.text:
-            assert time.monotonic() < deadline, caplog.text
-            time.sleep(0.05)
+        wait_until(lambda: f"job {job} is not followed for now" in caplog.text, explain=lambda: caplog.text)
     # From now on only a server that listens again hears of news.
     monkeypatch.setattr(live, "LOOK_AGAIN_SECONDS", 3600.0)
     with lab.database.session() as session:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, CPU, GPU, Lab, bench, commit, measurement, run_git
 from tests.server.test_code import problem
+from tests.waiting import wait_until
 from warpwatch import git, git_branches
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.priorities import CONFIRM
@@ -298,13 +298,11 @@ def test_the_thread_judges_and_gives_lost_jobs_back(served: Settings, client: Te
     lab.bench(1, {V1: 13_000.0})
     lost = lab.submit("check", 0)
     lab.begin(lost)
-    deadline = time.monotonic() + 15
-    while time.monotonic() < deadline:
-        state = client.get(f"/api/v1/jobs/{lost}").json()["job"]["state"]
-        if state == "queued" and listed(client, "suspected"):
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"job {lost} is {state}, {listed(client, 'suspected')}")
+
+    def progress() -> tuple[str, bool]:
+        return client.get(f"/api/v1/jobs/{lost}").json()["job"]["state"], bool(listed(client, "suspected"))
+
+    wait_until(lambda: progress() == ("queued", True), pause=0.2, explain=progress)
 
 
 def test_a_mirror_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, CPU, Lab
+from tests.waiting import wait_until
 from warpwatch.contract.words import Status
 from warpwatch.db import runs
 from warpwatch.db.reads.lines import ALL_COMMITS
@@ -118,8 +118,6 @@ def test_a_server_compiles_its_pages_before_they_are_visited(app: FastAPI) -> No
     render.environment.cache_clear()
     with TestClient(app):
         pages = render.environment().list_templates(["html"])
-        deadline = time.monotonic() + 60
-        while len(render.environment().cache or ()) < len(pages) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: len(render.environment().cache or ()) >= len(pages))
     compiled = {name for _, name in render.environment().cache or ()}
     assert compiled == set(pages)

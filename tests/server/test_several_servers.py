@@ -18,6 +18,7 @@ from sqlalchemy import text
 
 from tests.builders import Lab
 from tests.server.test_serve import wait_until_healthy
+from tests.waiting import wait_until
 
 THREADS = {"channels", "cleaner", "forge", "judge", "reaper", "scheduler", "tallies", "teller"}
 TOKEN = "a-token-that-all-share"
@@ -66,17 +67,14 @@ def test_a_session_works_on_all_and_work_happens_once(servers: list[httpx.Client
         # The worker that the jobs are for is heard of for as long as this takes.
         session.execute(text("UPDATE workers SET heartbeat_at = now() + interval '10 minutes'"))
         session.execute(text("UPDATE schedules SET next_at = now() - interval '1 hour'"))
-    deadline = time.monotonic() + 60
-    count = text("SELECT count(*) FROM schedules WHERE last_at IS NOT NULL")
-    taken = 0
-    while taken < 2:
-        assert time.monotonic() < deadline, (tmp_path / "server-0.log").read_text()
-        time.sleep(0.2)
+
+    def taken() -> int:
         with lab.database.session() as session:
-            taken = session.execute(count).scalar_one()
-    while len(first.get("/api/v1/jobs").json()["items"]) < 2:
-        assert time.monotonic() < deadline, (tmp_path / "server-0.log").read_text()
-        time.sleep(0.2)
+            return session.execute(text("SELECT count(*) FROM schedules WHERE last_at IS NOT NULL")).scalar_one()
+
+    log = tmp_path / "server-0.log"
+    wait_until(lambda: taken() >= 2, pause=0.2, explain=log.read_text)
+    wait_until(lambda: len(first.get("/api/v1/jobs").json()["items"]) >= 2, pause=0.2, explain=log.read_text)
     # Longer than the pause of a scheduler, so that the other server has looked, too.
     time.sleep(2.5)
     for client in servers:

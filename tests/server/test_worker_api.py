@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import hashlib
 import threading
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from sqlalchemy import text
 from tests.apps import create_app
 from tests.builders import CASES, CPU, Lab, bench, measurement, trace
 from tests.server.conftest import served as served
+from tests.waiting import wait_until
 from warpwatch.contract.claims import ClaimedJob, EndingKind, LeaseState, RunEnding, RunProgress, WorkerDescription
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.environment import key_of
@@ -429,10 +429,7 @@ def test_a_worker_that_waits_for_a_job_is_alive(remote: Remote, lab: Lab, databa
     claiming.start()
     with database.session() as s:
         s.execute(text("UPDATE workers SET heartbeat_at = now() - interval '1 minute'"))
-    deadline = time.monotonic() + 30
-    while states() != {"alive"}:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: states() == {"alive"}, explain=states)
     lab.submit("bench", 2)
     claiming.join()
 

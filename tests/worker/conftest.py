@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from warpwatch.contract.environment import Environment
 from warpwatch.settings import Settings
 from warpwatch.worker import templates
@@ -169,7 +170,4 @@ def no_leftovers(tmp_path: Path) -> Iterator[None]:
     """Fails the test when a process that was started with its temp folder outlives it."""
     yield
     # On a busy machine the kernel takes a while to end them.
-    deadline = time.monotonic() + 10
-    while (left := processes_with(str(tmp_path))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left == []
+    wait_until(lambda: not processes_with(str(tmp_path)), 10, explain=lambda: processes_with(str(tmp_path)))

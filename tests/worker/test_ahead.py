@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.worker.conftest import Diary, Repository, processes_with
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobKind, Status
@@ -52,13 +52,6 @@ def stored(host: Host) -> int:
     return len(list((host.home / "libraries").glob("[0-9a-f]*/record.json")))
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def is_cached(host: Host, request: JobRequest, library: str) -> bool:
     tools = Tools(host)
     try:
@@ -75,7 +68,7 @@ def test_the_library_of_a_waiting_job_is_there_before_its_turn(
 ) -> None:
     queue.append(request_of("second", JobKind.BENCH))
     with building.beside(request_of("first", JobKind.CHECK), Diary()):
-        wait_for(lambda: stored(host) == 1)
+        wait_until(lambda: stored(host) == 1)
     assert is_cached(host, queue[0], "second")
     assert not is_cached(host, queue[0], "first"), "a job that runs builds what it needs itself"
 
@@ -86,7 +79,7 @@ def test_an_operator_gets_the_libraries_that_it_names(
     """A name is the commit's own and may be a path."""
     queue.append(request_of("user", JobKind.BENCH))
     with building.beside(request_of("first", JobKind.CHECK), Diary()):
-        wait_for(lambda: stored(host) == 1)
+        wait_until(lambda: stored(host) == 1)
     assert is_cached(host, queue[0], "second")
 
 
@@ -110,7 +103,7 @@ def test_nothing_is_built_beside_what_is_timed_on_the_cpu(
     monkeypatch.setattr(ahead, "_libraries", noted)
     with building.beside(request_of("first", kind), Diary()):
         assert not looked.wait(1.0)
-    wait_for(lambda: stored(host) == 1)
+    wait_until(lambda: stored(host) == 1)
 
 
 def are_stopped(processes: Sequence[int]) -> bool:
@@ -128,13 +121,13 @@ def test_a_build_that_has_begun_is_stopped_beside_what_is_timed_on_the_cpu(
     queue.append(JobRequest(JobKind.CHECK, repository.url, sha, "endless"))
     compilers = partial(processes_with, "endless/endless.cpp")
     with building.beside(JobRequest(JobKind.CHECK, repository.url, sha, "other"), Diary()):
-        wait_for(lambda: any("cc1plus" in Path(f"/proc/{process}/cmdline").read_text() for process in compilers()))
+        wait_until(lambda: any("cc1plus" in Path(f"/proc/{process}/cmdline").read_text() for process in compilers()))
         started = compilers()
         assert not are_stopped(started)
     with building.beside(JobRequest(kind, repository.url, sha, "other"), Diary()):
         # A process that waits for a core is stopped when it gets one.
-        wait_for(lambda: are_stopped(started))
-    wait_for(lambda: not are_stopped(started))
+        wait_until(lambda: are_stopped(started))
+    wait_until(lambda: not are_stopped(started))
 
 
 def test_a_timed_job_waits_for_its_own_library(
@@ -191,7 +184,7 @@ def test_closing_ends_a_build(
     building = BuildAhead(host, lambda: queue)
     queue.append(JobRequest(JobKind.CHECK, repository.url, sha, "endless"))
     with building.beside(JobRequest(JobKind.CHECK, repository.url, sha, "other"), Diary()):
-        wait_for(lambda: bool(processes_with("--build")))
+        wait_until(lambda: processes_with("--build"))
     building.close()
     assert stored(host) == 0
     assert list((host.home / "worktrees").glob("*-ahead-*")) == []
@@ -207,4 +200,4 @@ def test_what_cannot_be_read_is_left_to_its_job(
     ]
     queue += [request_of("../../etc", JobKind.CHECK), request_of("unknown", JobKind.CHECK), good]
     with building.beside(request_of("first", JobKind.CHECK), Diary()):
-        wait_for(lambda: stored(host) == 1)
+        wait_until(lambda: stored(host) == 1)

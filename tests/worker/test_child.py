@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.worker.conftest import SCRIPTED, Diary, processes_with
 from warpwatch.contract.words import Status
 from warpwatch.settings import SettingError, load_settings
@@ -145,7 +146,7 @@ def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
     assert _alive(child)
     parent.kill()
     parent.communicate()
-    _until(lambda: not _alive(child))
+    wait_until(lambda: not _alive(child), 10)
     sandbox.clear_leftovers()
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(f"warpwatch-temp-{parent.pid}-*"))
 
@@ -255,10 +256,3 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[0] != "Z"
     except OSError:
         return False
-
-
-def _until(condition: object, seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.05)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.rewording import Switch
+from tests.waiting import wait_until
 from tests.worker import probes
 from tests.worker.conftest import Diary, Repository, identify, processes_with
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry
@@ -166,10 +167,7 @@ def test_what_needs_no_library_is_checked_while_it_is_built(
     diary = Diary()
 
     def build_late(checkout: Checkout, entry: OperatorEntry, reporter: Reporter) -> BuildReply:
-        deadline = time.monotonic() + 60
-        while f"check ok {CASES[0]} ok" not in diary.lines:
-            assert time.monotonic() < deadline, "the check waits for the build"
-            time.sleep(0.01)
+        wait_until(lambda: f"check ok {CASES[0]} ok" in diary.lines, explain=lambda: "the check waits for the build")
         return build_native(checkout, entry, reporter)
 
     monkeypatch.setattr(execution, "build_native", build_late)

@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import select, text
 
 from tests.conftest import FAST_AND_FORGETFUL
+from tests.waiting import wait_until
 from tests.worker.conftest import Repository, identify, processes_with
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db import embedded, migrate, registry, submissions
@@ -146,11 +147,8 @@ class Fleet:
         return next(worker for worker in self.workers if f"-{worker.pid}-" in name)
 
     def until(self, condition: Callable[[], Any], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            logs = "\n".join(path.read_text() for path in sorted(self.folder.glob("worker-*.log")))
-            assert time.monotonic() < deadline, f"it did not come true in {seconds:g} s\n{logs}"
-            time.sleep(0.05)
+        logs = self.folder.glob("worker-*.log")
+        wait_until(condition, seconds, 0.05, lambda: "\n".join(path.read_text() for path in sorted(logs)))
 
     def until_held(self, job_id: int, attempt: int = 1) -> None:
         self.until(lambda: self.job(job_id).attempt == attempt and self.log(job_id).count("waiting") >= attempt)

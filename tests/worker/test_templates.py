@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.worker.conftest import Diary, processes_with
 from warpwatch.cli.working_tree import _spare_compilers
 from warpwatch.contract.catalogue import OperatorEntry, VariantEntry
@@ -189,13 +189,6 @@ def next_template() -> templates.Template:
     return waiting
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.01)
-
-
 def is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -346,7 +339,7 @@ def test_addresses_change_with_the_template(starter: Starter, monkeypatch: pytes
     assert not is_gone(processes[0]), "a template lives as long as its children"
     for child in starter.children[:2]:
         child.close()
-    until(lambda: is_gone(processes[0]))
+    wait_until(lambda: is_gone(processes[0]))
     assert starter.children[2].alive
 
 
@@ -360,7 +353,7 @@ def test_beside_a_gpu_the_next_template_is_ready_before_it_is_needed(
     for _ in range(4):
         starter.start(device="cuda")
         waiting.append(next_template())
-        until(lambda: waiting[-1].is_ready)
+        wait_until(lambda: waiting[-1].is_ready)
     # The first serves one child, because it has no compilers.
     assert waiting[0] != waiting[1] == waiting[2] != waiting[3]
 
@@ -376,7 +369,7 @@ def test_beside_a_gpu_no_child_waits_for_compilers(starter: Starter, monkeypatch
         without, awaited = template_process(), next_template()
         starter.start(device="cuda")
         assert (template_process(), next_template()) == (without, awaited)
-    until(lambda: awaited.is_ready)
+    wait_until(lambda: awaited.is_ready)
     starter.start(device="cuda")
     assert template_process() == awaited.process.pid
 
@@ -444,7 +437,7 @@ def test_a_child_that_is_closed_before_it_was_forked_leaves_nothing(
     starter.script = script
     # The template forks the next child after it.
     assert run(starter.start(), "print('here')") == "here"
-    until(lambda: len(children_of(template_process())) == 1)
+    wait_until(lambda: len(children_of(template_process())) == 1)
 
 
 @pytest.mark.usefixtures("_without_torch")
@@ -454,13 +447,13 @@ def test_a_child_that_ended_by_itself_is_not_mistaken_for_a_later_one(starter: S
     for child in ended:
         with pytest.raises(ChildFailure):
             run(child, "import os; os.abort()")
-        until(lambda child=child: not child.alive)  # type: ignore[misc]
+        wait_until(lambda child=child: not child.alive)  # type: ignore[misc]
     later = starter.start()
     for child in ended:
         child.close()
     assert run(later, "print('here')") == "here"
     os.kill(later.pid or 0, signal.SIGKILL)
-    until(lambda: not later.alive)
+    wait_until(lambda: not later.alive)
 
 
 def children_of(process: int) -> list[int]:

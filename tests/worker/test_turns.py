@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.worker import probes
 from tests.worker.conftest import SCRIPTED, Diary, Repository, identify
 from warpwatch.contract.spec import JobRequest, JobSpec
@@ -29,13 +30,6 @@ FATES = {"ok": Status.OK, "last": Status.OK, "wrong": Status.WRONG, "unsupported
 
 def never() -> None:
     return None
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.fixture

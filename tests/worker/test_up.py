@@ -9,14 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.waiting import wait_until
 from tests.worker.conftest import Repository, identify, processes_with
 from warpwatch.cli.up import _register_checkout
 from warpwatch.db import embedded
@@ -79,9 +80,10 @@ def test_up_goes_on_when_its_parts_are_killed(repository: Repository, home: Path
     )
     with started(repository, home, 1) as process:
         for words in ("warpwatch worker", "warpwatch serve", "postmaster"):
-            (victim,) = until(lambda words=words: parts(home, process.pid, words))  # type: ignore[misc]
+            pids = partial(parts, home, process.pid, words)
+            (victim,) = wait_until(pids, 90, 0.1)
             os.kill(victim, signal.SIGKILL)
-            until(lambda words=words, victim=victim: [pid for pid in parts(home, process.pid, words) if pid != victim])  # type: ignore[misc]
+            wait_until(lambda pids=pids, victim=victim: set(pids()) - {victim}, 90, 0.1)  # type: ignore[misc]
         said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     assert said.count("ended unexpectedly") >= 3, said
@@ -102,14 +104,6 @@ def parts(home: Path, parent: int, words: str) -> list[int]:
         with suppress(psutil.NoSuchProcess):
             if f"-m {words}" in " ".join(child.cmdline()):
                 pids.append(child.pid)
-    return pids
-
-
-def until(look: Callable[[], list[int]], seconds: float = 90) -> list[int]:
-    deadline = time.monotonic() + seconds
-    while not (pids := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
     return pids
 
 
