@@ -77,8 +77,11 @@ class Team:
             with urllib.request.urlopen(address) as answer:
                 return json.load(answer)["items"]
 
-        wait_until(lambda: rows()[-1]["outcome"] == "sent", pause=0.1, explain=rows)
-        return rows()
+        def taken() -> list[dict[str, Any]] | None:
+            found = rows()
+            return found if found[-1]["outcome"] == "sent" else None
+
+        return wait_until(taken, pause=0.1, explain=rows)
 
     def ci(self, answer: dict[str, Any], *more: str) -> Result:
         """What a CI job runs in its checkout."""

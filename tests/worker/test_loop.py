@@ -147,8 +147,10 @@ class Fleet:
         return next(worker for worker in self.workers if f"-{worker.pid}-" in name)
 
     def until(self, condition: Callable[[], Any], seconds: float = 60) -> None:
-        logs = self.folder.glob("worker-*.log")
-        wait_until(condition, seconds, 0.05, lambda: "\n".join(path.read_text() for path in sorted(logs)))
+        def logs() -> str:
+            return "\n".join(path.read_text() for path in sorted(self.folder.glob("worker-*.log")))
+
+        wait_until(condition, seconds, 0.05, logs)
 
     def until_held(self, job_id: int, attempt: int = 1) -> None:
         self.until(lambda: self.job(job_id).attempt == attempt and self.log(job_id).count("waiting") >= attempt)
