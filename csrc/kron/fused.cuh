@@ -1,4 +1,4 @@
-// The bodies of Fused's launchers. Each .cu that instantiates Fused compiles on its own.
+// The bodies of Fused's launchers. Each .cu instantiates one direction for one arithmetic, so that they compile beside each other.
 #pragma once
 
 #include "common/launch.cuh"

@@ -1,4 +1,0 @@
-// float on CUDA cores: full float precision.
-#include "kron/fused.cuh"
-
-template struct kron::Fused<float, false>;
