@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
+
 from warpwatch import git
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
 from warpwatch.contract.environment import Environment
@@ -69,6 +71,12 @@ def commit(path: Path, subject: str, operators: tuple[str, ...] = ("square",)) -
     run_git(path, "add", "--all")
     run_git(path, "commit", "--quiet", "--message", subject)
     return run_git(path, "rev-parse", "HEAD").strip()
+
+
+def count(database: Database, table: str) -> int:
+    """How many rows a table has."""
+    with database.session() as s:
+        return s.scalars(text(f"SELECT count(*) FROM {table}")).one()
 
 
 def run_git(path: Path, *arguments: str, text: str | None = None) -> str:

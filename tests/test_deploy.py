@@ -168,7 +168,7 @@ def test_the_signal_of_slurm_reaches_the_worker(fake_worker: dict[str, str], tmp
     output = tmp_path / "output"
     with output.open("wb") as file:
         batch = subprocess.Popen(["bash", str(SBATCH)], env=environment, stdout=file, stderr=file)
-    wait_until(output.read_text)
+    wait_until(output.read_text, 30)
     batch.send_signal(signal.SIGTERM)
     assert batch.wait(30) == 0
     words, last = output.read_text().splitlines()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.builders import count
 from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.environment import Environment
@@ -122,10 +124,4 @@ def outcome(median: float = 1000.0, **changes: Any) -> Outcome:
 @pytest.fixture
 def counted(database: Database) -> Callable[[str], int]:
     """Number of rows in a table."""
-    from sqlalchemy import text
-
-    def count(table: str) -> int:
-        with database.session() as s:
-            return s.scalars(text(f"SELECT count(*) FROM {table}")).one()
-
-    return count
+    return partial(count, database)

@@ -416,7 +416,7 @@ def test_the_commands(served: Settings, lab: Lab, heard: Heard, monkeypatch: pyt
     more = ("--repository", "kernels", "--secret", SECRET, "--kinds", "alarm,fixed", "--quiet", "22-7")
     assert "webhook" in run("add", "on-call", heard.url, *more)
     run("test", "1")
-    wait_until(lambda: heard.messages)
+    wait_until(lambda: heard.messages, 30)
     assert [body["kind"] for _, _, body in heard.messages] == ["test"]
     listed = run("list", "--repository", "kernels")
     assert "alarm,fixed" in listed

@@ -67,7 +67,7 @@ class Team:
             statuses = [body for path, _, body in self.heard.messages if path == f"/statuses/{sha}"]
             return statuses[-1] if statuses and statuses[-1]["state"] == state else None
 
-        return wait_until(newest, explain=lambda: f"{sha[:9]} did not become {state}; heard {self.heard.messages}")
+        return wait_until(newest, 30, explain=lambda: f"{sha[:9]} did not become {state}; heard {self.heard.messages}")
 
     def arrived(self, submission: int) -> list[dict[str, Any]]:
         """Its commit statuses, once the newest one was taken."""
@@ -81,7 +81,7 @@ class Team:
             found = rows()
             return found if found[-1]["outcome"] == "sent" else None
 
-        return wait_until(taken, pause=0.1, explain=rows)
+        return wait_until(taken, 30, pause=0.1, explain=rows)
 
     def ci(self, answer: dict[str, Any], *more: str) -> Result:
         """What a CI job runs in its checkout."""

@@ -266,7 +266,7 @@ def test_following_survives_an_outage_of_the_database(
     stream = events(served, job)
     assert next(stream)[0] == "state"
     with unreachable(lab.database.url):
-        wait_until(lambda: f"job {job} is not followed for now" in caplog.text, explain=lambda: caplog.text)
+        wait_until(lambda: f"job {job} is not followed for now" in caplog.text, 15, explain=lambda: caplog.text)
     # From now on only a server that listens again hears of news.
     monkeypatch.setattr(live, "LOOK_AGAIN_SECONDS", 3600.0)
     with lab.database.session() as session:

@@ -302,7 +302,7 @@ def test_the_thread_judges_and_gives_lost_jobs_back(served: Settings, client: Te
     def progress() -> tuple[str, bool]:
         return client.get(f"/api/v1/jobs/{lost}").json()["job"]["state"], bool(listed(client, "suspected"))
 
-    wait_until(lambda: progress() == ("queued", True), pause=0.2, explain=progress)
+    wait_until(lambda: progress() == ("queued", True), 15, pause=0.2, explain=progress)
 
 
 def test_a_mirror_that_is_not_there_is_said(tmp_path: Path) -> None:

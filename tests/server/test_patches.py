@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from tests.builders import CASES, VARIANTS, Lab, run_git
+from tests.builders import CASES, VARIANTS, Lab, count, run_git
 from tests.server.test_submissions import errors, jobs, know
 from warpwatch.cli import app as commands
 from warpwatch.contract.activities import RunTimes
@@ -22,7 +22,6 @@ from warpwatch.contract.messages import BuildReply, KernelResources
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.words import Status
 from warpwatch.db import patches, runs
-from warpwatch.db.database import Database
 from warpwatch.db.reads.work import JobFilter, list_jobs
 from warpwatch.git import mirror_path
 from warpwatch.patches import MAX_BYTES
@@ -78,11 +77,6 @@ def slow(lab: Lab, variant: str = "v1", times: float = 1.3) -> Outcome:
 
 def checked(lab: Lab, status: Status = Status.OK) -> Outcome:
     return lab.outcome([Finding(variant, CASES[0], status, "off by one") for variant in VARIANTS])
-
-
-def count(database: Database, table: str) -> int:
-    with database.session() as session:
-        return int(session.scalar(text(f"SELECT count(*) FROM {table}")) or 0)
 
 
 def test_a_patch_is_stored_once_and_says_what_differs(client: TestClient, lab: Lab, clone: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import text
 
 from tests.apps import create_app
-from tests.builders import CASES, CPU, Lab, bench, measurement, trace
+from tests.builders import CASES, CPU, Lab, bench, count, measurement, trace
 from tests.server.conftest import served as served
 from tests.waiting import wait_until
 from warpwatch.contract.claims import ClaimedJob, EndingKind, LeaseState, RunEnding, RunProgress, WorkerDescription
@@ -85,11 +85,6 @@ def state(database: Database, job_id: int) -> tuple[str, str | None]:
     with database.session() as s:
         job = s.get_one(JobRecord, job_id)
         return job.state, job.reason
-
-
-def count(database: Database, table: str) -> int:
-    with database.session() as s:
-        return s.scalars(text(f"SELECT count(*) FROM {table}")).one()
 
 
 def test_a_job_is_claimed_reported_and_recorded(remote: Remote, lab: Lab, database: Database) -> None:
@@ -429,7 +424,7 @@ def test_a_worker_that_waits_for_a_job_is_alive(remote: Remote, lab: Lab, databa
     claiming.start()
     with database.session() as s:
         s.execute(text("UPDATE workers SET heartbeat_at = now() - interval '1 minute'"))
-    wait_until(lambda: states() == {"alive"}, explain=states)
+    wait_until(lambda: states() == {"alive"}, 30, explain=states)
     lab.submit("bench", 2)
     claiming.join()
 

@@ -18,13 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import text
 
+from tests.builders import count
 from tests.conftest import FAST_AND_FORGETFUL
 from tests.worker.test_loop import LEASE, Fleet
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db import embedded, migrate, submissions
-from warpwatch.db.models import ResultChunkRecord
 from warpwatch.db.worker_keys import add_key, revoke_key
 
 
@@ -119,11 +119,6 @@ class RemoteFleet(Fleet):
         self.workers.append(worker)
         return worker
 
-    def pieces(self) -> int:
-        """How many pieces of results files the database keeps."""
-        with self.database.session() as s:
-            return s.scalars(select(func.count()).select_from(ResultChunkRecord)).one()
-
     def profile(self) -> int:
         """A job that brings a trace."""
         spec = JobSpec(variants=["prompt"])
@@ -172,7 +167,7 @@ def test_a_connection_that_breaks_in_the_middle_of_a_trace_costs_a_piece_of_it(f
         ).one()
         assert size == stored > 0
     # The server drops the pieces once the job has ended, in a transaction of its own.
-    fleet.until(lambda: fleet.pieces() == 0)
+    fleet.until(lambda: count(fleet.database, "result_chunks") == 0)
 
 
 def test_a_job_outlives_a_server_that_restarts(fleet: RemoteFleet) -> None:
