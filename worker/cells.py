@@ -9,8 +9,10 @@ from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.rounds import CellRounds
 from warpwatch.contract.spec import BUDGET_NS, JobRequest
 from warpwatch.contract.words import Status
-from warpwatch.worker.checkout import Checkout, Tools, load_at_once
-from warpwatch.worker.comparison import TURNS, ComparedSide, planned_rounds, typical
+from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.compared_side import ComparedSide
+from warpwatch.worker.comparison import TURNS, planned_rounds, typical
+from warpwatch.worker.crowd import drop_at_once, load_at_once
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter
@@ -40,7 +42,7 @@ def compare_cells(request: JobRequest, tools: Tools, reporter: Reporter, traces:
     shas = [request.base_sha, request.sha] * 2
     checkouts = tools.checkouts(request.url, shas, bounded, request.definitions, toolchains)
     for checkout in checkouts:
-        checkout.start_children(1, bounded)
+        checkout.start_spares(1, bounded)
     peaks = tools.peaks(checkouts[0], bounded)
     expect_healthy(checkouts[0], tools.host.device, peaks, bounded, tools.host.last_canary)
     limits = TimeLimits(peaks, tools.host.kind)
@@ -66,7 +68,8 @@ def compare_cells(request: JobRequest, tools: Tools, reporter: Reporter, traces:
 
 def _renew_children(checkouts: list[Checkout], operator: str, reporter: Reporter) -> None:
     for checkout in checkouts:
-        checkout.start_children(1, reporter)
+        checkout.start_spares(1, reporter)
+    drop_at_once(checkouts)
     load_at_once(checkouts, operator, reporter)
 
 

@@ -6,6 +6,7 @@ import copy
 import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -222,30 +223,35 @@ class Checkout:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure
         return self._environments[modules]
 
-    def start_children(self, count: int, reporter: Reporter) -> None:
-        """Starts as many fresh children, one for each time that the last was dropped. It waits for none of them, so
-        those of several commits start at once."""
-        self.drop_child()
-        self.drop_spares()
+    def start_spares(self, count: int, reporter: Reporter) -> int:
+        """Starts fresh children until so many are there beside the one in use, one for each time that this is dropped;
+        returns how many it started. It waits for none of them, so those of several commits start at once."""
+        missing = max(0, count - len(self._spares))
         with self.host.stopwatch.measure(Activity.START):
-            self._spares.extend(self.host.launch_child(self._spec(), reporter) for _ in range(count))
+            self._spares.extend(self.host.launch_child(self._spec(), reporter) for _ in range(missing))
+        return missing
 
-    def lane(self, turns: LaneTurns | None = None) -> Checkout:
-        """The same worktree with a child and a stopwatch of its own, for another thread, which must close it."""
+    def lane(self, turns: LaneTurns | None = None, child: Child | None = None) -> Checkout:
+        """The same worktree with a child, this one or another, and a stopwatch of its own, for another thread, which
+        must close it."""
         lane = copy.copy(self)
         lane.host = replace(self.host, stopwatch=Stopwatch(), turns=turns)
-        lane._child, lane._spares, lane._ran, lane._stack = None, deque(), set(), ExitStack()
+        lane._child, lane._spares, lane._ran, lane._stack = child, deque(), set(), ExitStack()
         return lane
 
-    def drop_spares(self) -> None:
-        while self._spares:
-            self._spares.pop().close()
+    def take_child(self) -> list[Child]:
+        """The child in use, if there is one, which the caller must close."""
+        child, self._child = self._child, None
+        self._ran.clear()
+        return [child] if child is not None else []
+
+    def take_spares(self) -> list[Child]:
+        """The spare children, which the caller must close."""
+        spares, self._spares = [*self._spares], deque()
+        return spares
 
     def drop_child(self) -> None:
-        if self._child is not None:
-            self._child.close()
-        self._child = None
-        self._ran.clear()
+        close_at_once(self.take_child())
 
     def keep(self, name: str, kept: T, close: Callable[[], None]) -> T:
         """Keeps something for later jobs of the commit; `close` ends it with the checkout."""
@@ -268,15 +274,14 @@ class Checkout:
 
     def close(self) -> None:
         """Kills the children and removes the worktree."""
-        self.drop_spares()
-        self.drop_child()
+        close_at_once([*self.take_child(), *self.take_spares()])
         self._stack.close()
 
-    def _await_children(self, reporter: Reporter) -> list[Child]:
-        """All children of the commit, each of which has greeted."""
+    def await_children(self, reporter: Reporter) -> list[Child]:
+        """All children of the commit, each of which has greeted; one is started where there is none."""
         return [self._living(reporter), *map(greeted, self._spares)]
 
-    def _discard(self, child: Child) -> None:
+    def discard(self, child: Child) -> None:
         if child is self._child:
             self.drop_child()
         else:
@@ -364,26 +369,10 @@ class Checkout:
             return False
 
 
-def load_at_once(checkouts: Sequence[Checkout], operator: str, reporter: Reporter) -> None:
-    """Lets all children of these commits load the operator at the same time, before the first of them is timed.
-
-    A child that cannot is closed. Whoever asks for the operator gets another one, and learns why.
-    """
-    try:
-        with checkouts[0].host.stopwatch.measure(Activity.START):
-            children = [(checkout, child) for checkout in checkouts for child in checkout._await_children(reporter)]
-            for _, child in children:
-                child.send("cases", operator=operator)
-            for checkout, child in children:
-                try:
-                    child.receive(checkout.host.settings.case_timeout_seconds, reporter)
-                except ChildFailure:
-                    checkout._discard(child)
-    except (CannotRunError, Stopped):
-        for checkout in checkouts:
-            checkout.drop_child()
-            checkout.drop_spares()
-        raise
+def close_at_once(children: Sequence[Child]) -> None:
+    """Kills these children, each of which takes a tenth of a second to give a GPU back."""
+    with ThreadPoolExecutor(max(1, len(children))) as pool:
+        list(pool.map(Child.close, children))
 
 
 CheckoutKey = tuple[str, str, int, DefinitionsVersion | None, Toolchain | None]

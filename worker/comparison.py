@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean, median
 
-from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import METRICS, PROTOCOLS
 from warpwatch.contract.messages import GraphPlan, SampleReply
@@ -18,10 +16,11 @@ from warpwatch.contract.outcome import Comparison, Finding, Outcome, PartialOutc
 from warpwatch.contract.rounds import ROUNDS, WAITS, StopRule, judge_controls
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Reason, Status
-from warpwatch.worker.checkout import Checkout, Tools, load_at_once
-from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.compared_side import ComparedSide
+from warpwatch.worker.crowd import drop_at_once, drop_spares_at_once, load_at_once, rehearse_at_once
 from warpwatch.worker.gate import expect_healthy
-from warpwatch.worker.measurer import Measurer, Strikes, build_native, derive_cases, describe, load_failure
+from warpwatch.worker.measurer import describe
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 
@@ -29,6 +28,9 @@ Pair = tuple[str, str]
 """A variant and the key of a case."""
 _CHILDREN = 3
 """Children of each side that start at once. Each holds a CUDA context of half a gigabyte."""
+_MOST_AT_ONCE = 2**26
+"""Bytes that a call may move for both sides to verify it at once. In float64 and with what bounds its error an oracle
+takes many times as much."""
 MIN_ROUNDS = 6
 """With fewer rounds no interval holds the median in 95 of 100 cases."""
 TYPICAL = {"cuda": 0.5, "cpu": 0.1}
@@ -62,16 +64,18 @@ def compare(
 
     earlier: what an interrupted run measured, whose rounds count where the environment is the same.
     """
-    for checkout in (base_checkout, head_checkout):
-        if not checkout.running:
-            checkout.start_children(1, reporter)
+    checkouts, host = (base_checkout, head_checkout), head_checkout.host
+    # The first children answer questions. To open a GPU would disturb the look at it, so others then start later.
+    count = certain_rounds(request.spec, 0, host.kind) if host.kind == "cpu" or host.last_canary.holds else 0
+    for checkout in checkouts:
+        checkout.start_spares(count if checkout.running else count + 1, reporter)
     if request.spec.toolchains is None:
         expect_one_interpreter(base_checkout.environment(reporter), head_checkout.environment(reporter))
     environment = head_checkout.environment_of(request.operator, reporter)
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
-    expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter, head_checkout.host.last_canary)
-    limits = TimeLimits(outcome.peaks, head_checkout.host.kind)
-    load_at_once((base_checkout, head_checkout), request.operator, reporter)
+    expect_healthy(head_checkout, host.device, outcome.peaks, reporter, host.last_canary)
+    limits = TimeLimits(outcome.peaks, host.kind)
+    load_at_once(checkouts, request.operator, reporter)
     base = ComparedSide("base", base_checkout, request, reporter, traces, limits)
     head = ComparedSide("head", head_checkout, request, reporter, traces, limits)
     base.load()
@@ -87,110 +91,6 @@ def compare(
             derived_cases=[*{case.key: case for case in (*base.derived, *head.derived)}.values()],
         )
     )
-
-
-class ComparedSide:
-    """One of the two commits. `_trouble` holds, per variant, the status and message of one that cannot run."""
-
-    def __init__(
-        self,
-        name: str,
-        checkout: Checkout,
-        request: JobRequest,
-        reporter: BoundedReporter,
-        traces: Path,
-        limits: TimeLimits,
-    ) -> None:
-        self.name = name
-        self.checkout = checkout
-        self.catalogue: Catalogue | None = None
-        self.derived: list[CaseEntry] = []
-        self.measurer = Measurer(checkout, request, reporter, traces, limits, Strikes())
-        self._limits = limits
-        self._cases: dict[str, CaseEntry] = {}
-        self._request = request
-        self._pairs = request.spec.pairs or []
-        self._reporter = reporter
-        self._trouble: dict[str, tuple[Status, str]] = {}
-
-    def load(self) -> None:
-        """Reads the catalogue and builds the native variants; notes which variants cannot run."""
-        variants = {variant for variant, _ in self._pairs}
-        if self.checkout.build_failure is not None:
-            self._trouble = dict.fromkeys(variants, (Status.BUILD_FAILED, self.checkout.build_failure))
-            return
-        try:
-            self.catalogue, entry = self.checkout.catalogue(self._request.operator, self._reporter)
-        except ChildFailure as failure:
-            self._trouble = dict.fromkeys(variants, (failure.status, failure.message))
-            return
-        if entry is None:
-            trouble = (Status.BUILD_FAILED, f"there is no operator {self._request.operator!r}")
-            self._trouble = dict.fromkeys(variants, trouble)
-            return
-        failed = load_failure(self.checkout, entry)
-        if failed is not None:
-            self._trouble = dict.fromkeys(variants, (failed.status, failed.message))
-            return
-        seconds = self.checkout.host.settings.case_timeout_seconds
-        keys = (case for _, case in self._pairs)
-        self.derived = derive_cases(self.checkout, entry, keys, seconds, self._reporter)
-        self._cases = {case.key: case for case in (*entry.cases, *self.derived)}
-        missing = variants - {variant.name for variant in entry.variants}
-        self._trouble = {name: (Status.SKIPPED, f"this commit has no variant {name!r}") for name in missing}
-        native = {variant.name for variant in entry.variants if variant.native} & variants
-        if native:
-            build = build_native(self.checkout, entry, self._reporter)
-            if build.status is Status.BUILD_FAILED:
-                self._trouble |= dict.fromkeys(native, (Status.BUILD_FAILED, build.message))
-
-    def ask(self, verb: str, variant: str, case: str, budget_ns: int, rounds: int, wait: float = 0.0) -> SampleReply:
-        """One step of the interleaved measurement; when the child fails, a reply with that status."""
-        return self.send(verb, variant, case, budget_ns, rounds, wait)()
-
-    def send(
-        self,
-        verb: str,
-        variant: str,
-        case: str,
-        budget_ns: int,
-        rounds: int,
-        wait: float = 0.0,
-        plan: GraphPlan | None = None,
-    ) -> Callable[[], SampleReply]:
-        """Begins a step; what it returns waits for its reply, which the next step needs."""
-        if variant in self._trouble:
-            return partial(SampleReply, *self._trouble[variant])
-        fields = {"operator": self._request.operator, "variant": variant, "case": case, "budget_ns": budget_ns}
-        fields |= {"seed": self._request.spec.seed, "rounds": rounds, "wait": wait, "plan": plan}
-        begin = time.monotonic()
-        try:
-            self.checkout.send(verb, self._reporter, **fields)
-        except ChildFailure as failure:
-            return partial(self._failed, variant, case, failure)
-        return partial(self._receive, verb, variant, case, budget_ns, begin)
-
-    def _receive(self, verb: str, variant: str, case: str, budget_ns: int, begin: float) -> SampleReply:
-        seconds = self.checkout.host.settings.case_timeout_seconds + budget_ns / 1e9
-        try:
-            reply = self.checkout.answer(SampleReply, seconds, self._reporter)
-        except ChildFailure as failure:
-            return self._failed(variant, case, failure)
-        if verb == "sample" and reply.status is Status.OK and not reply.samples_ns:
-            return SampleReply(Status.CRASHED, "the harness took no samples")
-        return self._bounded(reply, case, time.monotonic() - begin)
-
-    def _failed(self, variant: str, case: str, failure: ChildFailure) -> SampleReply:
-        # The other side continues, and an endless loop must not cost a time-out per case.
-        self._trouble[variant] = (Status.SKIPPED, f"{variant} {failure.status.replace('_', ' ')} before, on {case}")
-        return SampleReply(failure.status, failure.message)
-
-    def _bounded(self, reply: SampleReply, case: str, elapsed_seconds: float) -> SampleReply:
-        """The reply, or a refusal of times that no device can show."""
-        entry = self._cases.get(case)
-        flops, bytes_moved = (entry.flops, entry.bytes) if entry else (0, 0)
-        objection = self._limits.objection(reply.samples_ns, flops, bytes_moved, elapsed_seconds)
-        return reply if objection is None else SampleReply(Status.WRONG, objection)
 
 
 class _Rounds:
@@ -210,7 +110,7 @@ class _Rounds:
         self._rounds = planned_rounds(request.spec)
         self._started = 0
         self._checkouts = (base.checkout, head.checkout)
-        self._operator = request.operator
+        self._request = request
         self._stop = request.spec.stop
         self._is_limited = self._stop is not None and self._stop.seconds is not None
         self._budget_ns, self._slices = plan_slices(request.spec, head.checkout.host.kind)
@@ -254,13 +154,12 @@ class _Rounds:
                 if urgent_job_id is not None:
                     raise Stopped(f"job {urgent_job_id} is more urgent", urgent_job_id)
                 self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
-                self._renew_children(index)
+                self._renew_children(index, pairs)
                 for pair in pairs:
                     self._comparisons[pair] = self._judged(self._round(self._comparisons[pair], index))
                 self._whole_rounds = dict(self._comparisons)
         finally:
-            for checkout in self._checkouts:
-                checkout.drop_spares()
+            drop_spares_at_once(self._checkouts)
 
     def _with_traces(self, outcome: Outcome) -> Outcome:
         for (variant, case), comparison in self._comparisons.items():
@@ -285,27 +184,32 @@ class _Rounds:
             changed[key] = max(comparison, changed.get(key, comparison), key=_size_of_change)
         return [(comparison.variant, comparison.case) for comparison in changed.values()]
 
-    def _renew_children(self, index: int) -> None:
+    def _renew_children(self, index: int, pairs: list[Pair]) -> None:
         """Gives both sides a fresh child, which has loaded the operator.
 
         Children of several rounds start at once, and none while others are timed: opening a GPU disturbs them.
         """
         if index < self._started:
-            for checkout in self._checkouts:
-                checkout.drop_child()
+            drop_at_once(self._checkouts)
             return
-        self._started = index + self._certain_rounds(index)
+        count = certain_rounds(self._request.spec, index, self._head.checkout.host.kind)
+        self._started = index + count
         for checkout in self._checkouts:
-            checkout.start_children(self._started - index, self._reporter)
-        load_at_once(self._checkouts, self._operator, self._reporter)
+            checkout.start_spares(count, self._reporter)
+        drop_at_once(self._checkouts)
+        load_at_once(self._checkouts, self._request.operator, self._reporter)
+        if self._head.checkout.host.kind == "cuda":
+            self._rehearse(pairs)
 
-    def _certain_rounds(self, index: int) -> int:
-        """How many rounds surely follow from round `index` on, at most `_CHILDREN`; one on a CPU, which more children
-        would fill."""
-        if self._head.checkout.host.kind != "cuda":
-            return 1
-        look = self._stop.next_look(index) if self._stop is not None else None
-        return min(_CHILDREN, (look or self._rounds) - index)
+    def _rehearse(self, pairs: list[Pair]) -> None:
+        """Lets all children use once what they will: with the smallest case of each direction and precision, which
+        takes least."""
+        entries = [(pair, entry) for pair in pairs if (entry := self._head.entry_of(pair[1])) is not None]
+        smallest: dict[tuple[str, str], Pair] = {}
+        for pair, entry in sorted(entries, key=lambda item: item[1].bytes):
+            smallest.setdefault((entry.direction, entry.precision), pair)
+        for pair in smallest.values():
+            rehearse_at_once(self._checkouts, self._request.operator, *pair, self._request.spec.seed, self._reporter)
 
     def _judged(self, comparison: Comparison) -> Comparison:
         """The comparison with what its controls say against it."""
@@ -332,10 +236,7 @@ class _Rounds:
             if reply.status is not Status.OK:
                 return self._end_failed(comparison, side, reply)
             samples["waited" if wait else side.name].append(typical(reply.samples_ns, kind))
-        # One after the other: where two processes use a GPU at once, even the fastest of many short replays on new
-        # numbers takes two to three times as long as one on repeated numbers, as if honest code left out work.
-        for side in turns[:2] if self._verifies(index) else ():
-            reply = side.ask("finish", comparison.variant, comparison.case, self._budget_ns, self._slices)
+        for side, reply in self._verify(comparison, turns[:2]) if self._verifies(index) else ():
             if reply.status is not Status.OK:
                 return self._end_failed(comparison, side, reply)
         base_ns, head_ns = middle(samples["base"], samples["head"])
@@ -367,6 +268,23 @@ class _Rounds:
             if reply.plan is not None:
                 self._plans[side.name, variant, case] = reply.plan
             yield side, reply
+
+    def _verify(self, comparison: Comparison, sides: list[ComparedSide]) -> Iterator[tuple[ComparedSide, SampleReply]]:
+        """Verifies what was timed on both sides, first what times something itself, one side after the other: where two
+        processes use a GPU at once, even the fastest of many short replays on new numbers takes two to three times as
+        long as one on repeated numbers, as if honest code left out work. The oracles of large cases fit into memory one
+        after the other, too."""
+        variant, case = comparison.variant, comparison.case
+        if self._head.checkout.host.kind == "cuda":
+            for side in sides:
+                yield side, side.ask("testify", variant, case, self._budget_ns, self._slices)
+        entry = self._head.entry_of(case)
+        if entry is None or entry.bytes > _MOST_AT_ONCE:
+            for side in sides:
+                yield side, side.ask("finish", variant, case, self._budget_ns, self._slices)
+            return
+        sent = [side.send("finish", variant, case, self._budget_ns, self._slices) for side in sides]
+        yield from zip(sides, [receive() for receive in sent], strict=True)
 
     def _slices_of(self, turns: list[ComparedSide], wait: float) -> list[tuple[ComparedSide, float]]:
         """(side, wait) in turn. After each A B B A the base is sampled once more with a wait, as a control: a fifth of
@@ -401,6 +319,15 @@ def expect_one_interpreter(base: Environment, head: Environment) -> None:
             "as toolchains, and `warpwatch compare --base` tells code and toolchain apart",
             reason=Reason.INTERPRETER_MISMATCH,
         )
+
+
+def certain_rounds(spec: JobSpec, index: int, device_kind: str) -> int:
+    """How many rounds surely follow from round `index` on, at most `_CHILDREN`; one on a CPU, which more children would
+    fill."""
+    if device_kind != "cuda":
+        return 1
+    look = spec.stop.next_look(index) if spec.stop is not None else None
+    return min(_CHILDREN, (look or planned_rounds(spec)) - index)
 
 
 def planned_rounds(spec: JobSpec) -> int:

@@ -282,8 +282,9 @@ class _Job:
             measurer = self._measurer(checkout, reporter, plan.limits, strikes)
             return lambda cell: self._take(plan, partial, measurer, reporter, variants[cell[0]], cases[cell[1]])
 
-        # The child that has read the catalogue would hold a context, and its memory, for nothing.
-        self._checkout.drop_child()
+        if kind == JobKind.BENCH:
+            # The child that has read the catalogue takes no turns.
+            self._checkout.drop_child()
         # Variants without native code come first, because the others wait for the build.
         names = sorted(variants, key=lambda name: variants[name].native)
         cells = [(variant, case) for case in cases for variant in names]

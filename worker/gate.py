@@ -41,13 +41,18 @@ class LastCanary:
 
     found_fit: float = -math.inf
 
+    @property
+    def holds(self) -> bool:
+        """Whether the device still counts as fit."""
+        return time.monotonic() - self.found_fit < CANARY_HOLDS_SECONDS
+
 
 def expect_healthy(
     checkout: Requester, device: str, peaks: dict[str, float] | None, reporter: Reporter, last: LastCanary
 ) -> None:
     """Returns once the device is fit, at once on a CPU and soon after the `last` look. Raises UnhealthyError when it is
     not within a minute, Stopped when the reporter asks to stop."""
-    if device.partition(":")[0] == "cpu" or time.monotonic() - last.found_fit < CANARY_HOLDS_SECONDS:
+    if device.partition(":")[0] == "cpu" or last.holds:
         return
     end = time.monotonic() + WAIT_SECONDS
     while True:

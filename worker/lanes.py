@@ -19,6 +19,7 @@ from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.worker.checkout import Checkout
+from warpwatch.worker.child import Child
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import Reporter, Stopped
 from warpwatch.worker.turns import DeviceTurns, LaneTurns
@@ -28,8 +29,9 @@ MOST: dict[str, int] = {JobKind.CHECK: 8, JobKind.BENCH: 3}
 _CORES_PER_CHILD = 2
 _BENCHES_PER_LANE = 8
 """Fewer take less time than another child takes to start."""
-_AT_ONCE, _JOINS_EVERY = 2, 1.0
-"""Lanes that check at once; each further one joins so many seconds after the one before, where cells still wait.
+_JOINS_EVERY = 1.0
+"""Of a check one lane begins, with the child that has read the catalogue. Each further one joins so many seconds after
+the one before, where cells still wait.
 
 To get ready takes a child seconds, and those that share a GPU get a share of its time each. So more of them pay where
 compilers keep them waiting, and cost time where all is compiled. Lanes of a bench begin together, because to open a GPU
@@ -66,8 +68,8 @@ def measure_in_lanes(
 ) -> list[Finding]:
     """The findings of all cells, in their order. Each lane has a child of its own.
 
-    kind: of job, a check or a bench. beside: what else is done at the same time, such as building what some of the
-    cells wait for.
+    kind: of job, a check or a bench. The child of the checkout goes on as that of the first lane. beside: what else is
+    done at the same time, such as building what some of the cells wait for.
 
     A cell that ran out of memory is measured again alone, since the others may have held the memory.
     Raises Stopped with no outcome when the reporter asks to stop.
@@ -80,15 +82,15 @@ def measure_in_lanes(
     turns = DeviceTurns(lanes) if kind == JobKind.BENCH else None
 
     def measure_cells(lane: Checkout, reporter: Reporter, number: int) -> None:
-        if turns is None and number >= _AT_ONCE and not waiting.remain((number - _AT_ONCE + 1) * _JOINS_EVERY):
+        if turns is None and number and not waiting.remain(number * _JOINS_EVERY):
             return
         measure = open_lane(lane, reporter)
         while (cell := waiting.take()) is not None:
             findings[cell] = measure(cell)
             waiting.finish(findings[cell])
 
-    def run(work: Callable[[Checkout, Reporter], None]) -> None:
-        lane = checkout.lane(LaneTurns(turns) if turns is not None else None)
+    def run(work: Callable[[Checkout, Reporter], None], child: Child | None = None) -> None:
+        lane = checkout.lane(LaneTurns(turns) if turns is not None else None, child)
         try:
             work(lane, shared)
         except BaseException as error:
@@ -102,10 +104,14 @@ def measure_in_lanes(
             lane.close()
             times.append(lane.host.stopwatch.take())
 
-    works: list[Callable[[Checkout, Reporter], None]] = [] if beside is None else [beside]
-    works += [partial(measure_cells, number=number) for number in range(min(lanes, len(cells)))]
-    with ThreadPoolExecutor(len(works)) as pool:
-        ended = [pool.submit(run, work) for work in works]
+    first = next(iter(checkout.take_child()), None)
+    works: list[Callable[[Checkout, Reporter], None]] = [
+        partial(measure_cells, number=number) for number in range(min(lanes, len(cells)))
+    ]
+    with ThreadPoolExecutor(len(works) + 1) as pool:
+        ended = [pool.submit(run, work, None if number else first) for number, work in enumerate(works)]
+        if beside is not None:
+            ended.append(pool.submit(run, beside))
     # What the lanes did beside each other counts once.
     checkout.host.stopwatch.add(reduce(RunTimes.plus, times, RunTimes()).at_once(time.perf_counter() - begin))
     # An error of a lane counts more than the stop of the others that it caused.

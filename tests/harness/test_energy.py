@@ -17,13 +17,13 @@ from warpwatch.contract.messages import GraphPlan
 from warpwatch.contract.words import Fault
 from warpwatch.worker.harness import bench as harness_bench
 from warpwatch.worker.harness import energy, profiling
+from warpwatch.worker.harness.capture import NoMetricError
 from warpwatch.worker.harness.energy import SPANS, measure_energy, watts_of_spans
 from warpwatch.worker.harness.extras import CallCounters
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.health import DeviceHealth
 from warpwatch.worker.harness.integrity import TamperGuard
 from warpwatch.worker.harness.problem import CaseProblem
-from warpwatch.worker.harness.timer_cuda import NoMetricError
 from warpwatch.worker.harness.turns import ChildTurns
 
 MS = 1_000_000

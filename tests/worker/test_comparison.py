@@ -23,7 +23,7 @@ from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.worker import comparison
 from warpwatch.worker.checkout import Checkout
-from warpwatch.worker.comparison import _Rounds, compare, plan_slices, turns_of
+from warpwatch.worker.comparison import _Rounds, certain_rounds, compare, plan_slices, turns_of
 from warpwatch.worker.execution import _list_pairs
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 
@@ -59,10 +59,9 @@ def test_a_failure_of_the_base_is_not_one_of_the_head(base: Status, head: Status
 )
 def test_children_start_for_the_rounds_that_surely_follow(kind: str, stop: StopRule | None, rounds: list[int]) -> None:
     request = replace(REQUEST, spec=replace(REQUEST.spec, stop=stop, rounds=12))
-    taken = _Rounds(request, side("base", Status.OK, kind), side("head", Status.OK, kind), BoundedReporter(Diary()))
     index, certain = 0, []
     while index < 12:
-        certain.append(taken._certain_rounds(index))
+        certain.append(certain_rounds(request.spec, index, kind))
         index += certain[-1]
     assert certain == rounds
 
@@ -93,11 +92,14 @@ class BlindSide:
         self.checkout = SimpleNamespace(
             host=host,
             running=False,
-            start_children=lambda *_: None,
-            drop_child=lambda: None,
-            drop_spares=lambda: None,
+            start_spares=lambda *_: None,
+            take_child=list,
+            take_spares=list,
         )
         self.measurer = SimpleNamespace(measure=self._measure)
+
+    def entry_of(self, _case: str) -> None:
+        return None
 
     def ask(self, verb: str, *_: Any) -> SampleReply:
         self._asked.append(verb)
@@ -188,7 +190,13 @@ def test_of_every_variant_the_largest_changes_get_traces() -> None:
 def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:
     keys = iter(("one interpreter", "another interpreter"))
     checkouts = [
-        SimpleNamespace(environment=lambda reporter, key=key: SimpleNamespace(key=key), running=True) for key in keys
+        SimpleNamespace(
+            environment=lambda reporter, key=key: SimpleNamespace(key=key),
+            running=True,
+            host=SimpleNamespace(kind="cpu"),
+            start_spares=lambda *_: None,
+        )
+        for key in keys
     ]
     base, head = cast("list[Checkout]", checkouts)
     tools: Any = SimpleNamespace()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.worker.conftest import Diary
 from tests.worker.test_comparison import PAIR, REQUEST
+from warpwatch.contract.catalogue import CaseEntry
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import GraphPlan, SampleReply
 from warpwatch.contract.outcome import Comparison
@@ -88,15 +89,19 @@ class Side:
         self.name, self.ns, self.drift, self.waits = name, ns, drift, waits
         self.checkout = SimpleNamespace(host=SimpleNamespace(kind=kind), running=False)
         self.asked: list[tuple[str, float]] = []
+        self.bytes = 1
 
     def ask(self, verb: str, _variant: str, _case: str, _budget: int, _rounds: int, wait: float = 0.0) -> SampleReply:
         self.asked.append((verb, wait))
         self.ns *= 1 + self.drift
         return SampleReply(Status.OK, "", [self.ns * (1 + wait * self.waits)], "graph")
 
-    def send(self, verb: str, *names: Any, plan: GraphPlan | None) -> Callable[[], SampleReply]:
+    def send(self, verb: str, *names: Any, plan: GraphPlan | None = None) -> Callable[[], SampleReply]:
         assert plan is None
         return partial(self.ask, verb, *names)
+
+    def entry_of(self, case: str) -> CaseEntry:
+        return CaseEntry(case, {}, "f32", "fwd", "contiguous", ["quick"], 1, self.bytes)
 
 
 class PlannedSide(Side):
@@ -111,8 +116,8 @@ class PlannedSide(Side):
             self._diary.append(f"{self.name} {verb}")
         return replace(super().ask(verb, variant, case, budget, rounds, wait), plan=self._plan)
 
-    def send(self, verb: str, *names: Any, plan: GraphPlan | None) -> Callable[[], SampleReply]:
-        assert (verb, plan) == ("prepare", self._plan)
+    def send(self, verb: str, *names: Any, plan: GraphPlan | None = None) -> Callable[[], SampleReply]:
+        assert (verb, plan) in {("prepare", self._plan), ("finish", None)}
         self._diary.append(f"{self.name} begins to {verb}")
 
         def receive() -> SampleReply:
@@ -145,25 +150,35 @@ def test_every_round_measures_the_base_with_a_wait(kind: str) -> None:
     assert from_json(Comparison, to_json(comparison)) == comparison
 
 
-def test_both_sides_prepare_at_once_by_the_plans_of_the_first_round_and_verify_alone() -> None:
+@pytest.mark.parametrize("is_small", [True, False])
+def test_both_sides_prepare_at_once_by_the_plans_of_the_first_round_and_verify_what_is_small(is_small: bool) -> None:
     diary: list[str] = []
     sides = [
         PlannedSide(name, diary, GraphPlan(*plan)) for name, plan in (("base", (8, 6, 16, 2)), ("head", (8, 6, 8, 4)))
     ]
+    sides[1].bytes = 1 if is_small else 2**30
     compare(sides[0], sides[1], rounds=2)
     first, second = ["base", "head"], ["head", "base"]
+
+    def verified(names: list[str]) -> list[str]:
+        if not is_small:
+            return [f"{name} finish" for name in names]
+        return [f"{name} {step} finish" for step in ("begins to", "did") for name in names]
+
     assert diary == [
         *(f"{name} prepare" for name in first),
-        *(f"{name} finish" for name in first),
+        *(f"{name} testify" for name in first),
+        *verified(first),
         *(f"{name} {step} prepare" for step in ("begins to", "did") for name in second),
-        *(f"{name} finish" for name in second),
+        *(f"{name} testify" for name in second),
+        *verified(second),
     ]
 
 
 def test_sides_that_time_something_prepare_one_after_the_other() -> None:
     diary: list[str] = []
     compare(PlannedSide("base", diary, GraphPlan(8, 6, 16, 2)), PlannedSide("head", diary, None), rounds=2)
-    assert [line for line in diary if "finish" not in line] == [
+    assert [line for line in diary if line.endswith(" prepare")] == [
         f"{name} prepare" for name in ("base", "head", "head", "base")
     ]
 

@@ -25,8 +25,9 @@ from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.settings import Settings
 from warpwatch.worker import comparison, execution
-from warpwatch.worker.checkout import Checkout, Tools, load_at_once
+from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.crowd import load_at_once
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.lanes import Cell, Measure, measure_in_lanes
@@ -283,6 +284,7 @@ def test_the_time_of_a_job_is_accounted_for(
     # Closing children and asking after the health of the device are the rest.
     assert seconds / 2 < times.total <= seconds
     monkeypatch.setattr(execution, "lanes_of", lambda host, kind, cells: 2)
+    tools.checkouts(repository.url, [good], Diary())[0].drop_child()
     begin = time.perf_counter()
     run(order(repository, good, variants=["ok", "last"], cases=CASES[:1]), tools, tmp_path)
     times, seconds = tools.host.stopwatch.take(), time.perf_counter() - begin
@@ -312,8 +314,10 @@ def test_children_start_and_load_at_once_and_serve_one_after_the_other(
     repository: Repository, good: str, tools: Tools, diary: Diary
 ) -> None:
     (checkout,) = tools.checkouts(str(repository.path), [good], diary)
-    checkout.start_children(2, diary)
+    checkout.drop_child()
+    assert checkout.start_spares(2, diary) == 2
     load_at_once([checkout], "probe", diary)
+    assert checkout.start_spares(1, diary) == 0, "one is spare"
     (spare,) = checkout._spares
     first = checkout.environment(diary)
     assert checkout._child is not spare
@@ -330,7 +334,7 @@ def test_children_that_cannot_load_are_closed_and_the_next_says_why(
 ) -> None:
     sha = repository.commit("leaves", {"kernels/probe.py": "import os\nos._exit(3)\n"})
     (checkout,) = tools.checkouts(str(repository.path), [sha], diary)
-    checkout.start_children(2, diary)
+    checkout.start_spares(2, diary)
     children = list(checkout._spares)
     load_at_once([checkout], "probe", diary)
     assert not any(child.alive for child in children)
@@ -339,7 +343,7 @@ def test_children_that_cannot_load_are_closed_and_the_next_says_why(
         checkout.ask(Catalogue, "catalogue", 60, diary, operator="probe")
     assert failure.value.status is Status.CRASHED
     # Whoever is told to stop while children load leaves none behind.
-    checkout.start_children(2, diary)
+    checkout.start_spares(2, diary)
     children = list(checkout._spares)
     with pytest.raises(Stopped):
         load_at_once([checkout], "probe", Diary(stop_after=0))

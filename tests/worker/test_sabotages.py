@@ -38,7 +38,8 @@ from warpwatch.settings import Settings
 from warpwatch.worker import building, gate
 from warpwatch.worker.building import LIBRARY, RECORD, BuildRequest, BuiltLibrary, LibraryStore, build
 from warpwatch.worker.checkout import Checkout, Tools
-from warpwatch.worker.comparison import ComparedSide, _Rounds, expect_one_interpreter
+from warpwatch.worker.compared_side import ComparedSide
+from warpwatch.worker.comparison import _Rounds, expect_one_interpreter
 from warpwatch.worker.gate import LastCanary, expect_healthy
 from warpwatch.worker.host import Host
 from warpwatch.worker.plausibility import TimeLimits
@@ -87,6 +88,9 @@ class SimulatedCommit:
         noise = self.chance.gauss(1, 0.0003)
         ns = self.sabotage(self.ns * noise, self.slices, wait)
         return SampleReply(Status.OK, "", [ns] if verb == "sample" else [], self.metric)
+
+    def entry_of(self, _case: str) -> None:
+        return None
 
     def send(self, verb: str, *names: Any, **_: Any) -> Callable[[], SampleReply]:
         return partial(self.ask, verb, *names)

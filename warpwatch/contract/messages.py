@@ -45,11 +45,14 @@ class GraphPlan:
 class Request:
     """One request.
 
-    verb: catalogue | cases | check | bench | profile | prepare | sample | finish | ceilings | canary | environment. A
-    child that builds knows key | build instead. Both answer `ping` with an empty reply.
+    verb: catalogue | cases | check | bench | profile | rehearse | prepare | sample | testify | finish | ceilings |
+    canary | environment. A child that builds knows key | build instead. Both answer `ping` with an empty reply.
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
-    A `sample` is one slice of about 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that
-    is shorter; rounds is how many slices are planned. wait: with `sample`, a share of the time of the slice before, by
+    A `sample` is one slice of about 10 ms on a GPU and 40 ms on a CPU (one call, where a call takes longer), or of
+    budget_ns / rounds where that is shorter; rounds is how many slices are planned. `testify` is the part of `finish`
+    that needs a device of its own, and which `finish` makes up for where nobody asked for it. `rehearse` measures the
+    reference and forgets it, so that the first `prepare` and `finish` of a child do not wait for what is loaded late.
+    wait: with `sample`, a share of the time of the slice before, by
     which every call is made longer. plan: with `prepare`, what an earlier `prepare` of the same code planned, so that
     nothing has to be timed for it, and another child may prepare at the same time. `output` is the path a profile's
     trace (gzip'ed Chrome JSON) is written to. energy: with `profile`, whether the energy of a call is measured as well.

@@ -17,6 +17,7 @@ from warpwatch.contract.words import Fault, LaneUse, Status
 
 from .agreement import BUSY, CYCLES, find_disagreement
 from .anticheat import expect_honest
+from .capture import CaptureError, NoMetricError
 from .extras import CallCounters, empty_ns, measure_setup, open_timer
 from .failures import WrongResultError
 from .health import DeviceHealth
@@ -26,7 +27,7 @@ from .problem import CaseProblem, Progress
 from .rotation import no_collection
 from .spent import STOPWATCH
 from .summary import FEWEST, add_time, is_narrow, summarize
-from .timer_cuda import CaptureError, GraphTimer, NoMetricError
+from .timer_cuda import PAIRED, CudaColdTimer, GraphTimer
 from .timer_kernel import KernelTimer
 from .tuning import call_first
 
@@ -52,7 +53,9 @@ _SIDE_SHARE = 0.2
 ENERGY_BUDGET_NS = 5_000_000_000
 """Budget from which a bench measures energy as well. That takes about a second, which is a fifth of it, and as long as
 everything else of a bench with the usual budget. It comes last, because it warms the card."""
-_SLICE_NS = 40_000_000
+_SLICE_NS = {"cuda": 10_000_000, "cpu": 40_000_000}
+"""The longest slice of a comparison, per device kind. On a GPU rounds differ by more than slices do, so longer slices
+make no comparison narrower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,7 @@ class Prepared:
     ) -> None:
         self._problem = problem
         self._guard = guard
-        self._slice_ns = min(slice_ns, _SLICE_NS)
+        self._slice_ns = min(slice_ns, _SLICE_NS[problem.device.type])
         self.metric = METRICS[problem.device.type][0]
         self.note = ""
         self._typical_ns = 0.0
@@ -175,13 +178,13 @@ class Prepared:
             if not expect_no_answer(problem) and (setup := measure_setup(problem, seed, self._slice_ns)) is not None:
                 self._setup_ns = setup.median_ns
             try:
-                self._timer = open_timer(problem, seed, self.metric, self._slice_ns, PLACEMENTS, plan)
+                self._timer = open_timer(problem, seed, self.metric, self._slice_ns, PLACEMENTS, plan, PAIRED)
                 if isinstance(self._timer, GraphTimer) and not _times_itself(problem, self._timer):
                     self.plan = self._timer.plan
             except CaptureError as error:
                 self.metric = "cold"
                 self.note = f"Measured as `cold`: a CUDA graph cannot capture the variant ({error})"
-                self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
+                self._timer = open_timer(problem, seed, self.metric, self._slice_ns, PLACEMENTS)
 
     def sample(self, wait: float = 0.0) -> SampleReply:
         """Takes one slice: every placement at least once, repeated until the slice's time is over, to the nearest
@@ -199,6 +202,13 @@ class Prepared:
                 if passed_ns + passed_ns / repetitions / 2 >= self._slice_ns:
                     self._typical_ns = self._typical_ns if wait else median(samples)
                     return SampleReply(Status.OK, self.note, samples, self.metric)
+
+    def testify(self) -> SampleReply:
+        """The part of `finish` for which nothing else may use the device."""
+        if isinstance(self._timer, GraphTimer | CudaColdTimer):
+            with self._problem.modes(), watch(self._guard):
+                self._timer.testify()
+        return SampleReply(Status.OK, self.note, [], self.metric)
 
     def finish(self) -> SampleReply:
         """Verifies one more slice on fresh inputs; raises WrongResultError when it is wrong."""
@@ -292,7 +302,7 @@ class _Testimony:
             return
         again = CallCounters()
         for metric in dict.fromkeys({BUSY: "kernel", CYCLES: "graph"}.get(name, name) for name in broken):
-            timer = open_timer(problem, seed, metric, _SLICE_NS, PLACEMENTS)
+            timer = open_timer(problem, seed, metric, 0, PLACEMENTS)
             samples = [sample for _ in range(timer.placements) for sample in timer.take()]
             if isinstance(timer, GraphTimer) and metric == "graph":
                 again.count_cycles(timer, problem.device)

@@ -18,11 +18,12 @@ from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import Counter
 from warpwatch.contract.words import LaneUse
 
+from .capture import NoMetricError
 from .health import DeviceHealth
 from .problem import CaseProblem
 from .spent import STOPWATCH
 from .summary import summarize_counts
-from .timer_cuda import GraphTimer, NoMetricError, elapsed_ns
+from .timer_cuda import GraphTimer, elapsed_ns
 
 SPANS = 5
 SPAN_NS = 90_000_000

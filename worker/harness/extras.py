@@ -18,6 +18,7 @@ from warpwatch.contract.messages import GraphPlan
 from warpwatch.operator import Cost, Operator, Variant, case
 
 from . import timer_cpu, timer_cuda, timer_kernel
+from .capture import NoMetricError
 from .cycles import count_cycles
 from .energy import measure_energy
 from .instructions import NotCountedError, count_calls
@@ -118,19 +119,25 @@ class CallCounters:
             return
         try:
             self.counters |= measure_energy(problem, seed, call_ns)
-        except (timer_cuda.NoMetricError, torch.OutOfMemoryError) as error:
+        except (NoMetricError, torch.OutOfMemoryError) as error:
             self.notes.append(f"No energy: {error}")
 
 
 @STOPWATCH.measure(Activity.WARM_UP)
 def open_timer(
-    problem: CaseProblem, seed: int, metric: str, budget_ns: int, placements: int, plan: GraphPlan | None = None
+    problem: CaseProblem,
+    seed: int,
+    metric: str,
+    budget_ns: int,
+    placements: int,
+    plan: GraphPlan | None = None,
+    pace: timer_cuda.Pace = timer_cuda.USUAL,
 ) -> timer_cpu.CpuHotTimer | timer_cuda.GraphTimer | timer_cuda.CudaColdTimer | timer_kernel.KernelTimer:
     """A warmed-up timer for one metric of the device; CaptureError when a CUDA graph cannot capture the variant."""
     if metric == "kernel":
         return timer_kernel.KernelTimer(problem, seed)
     if problem.device.type == "cuda":
-        return timer_cuda.open_timer(problem, seed, metric, placements, plan)
+        return timer_cuda.open_timer(problem, seed, metric, placements, plan, pace)
     return timer_cpu.open_timer(problem, seed, metric, budget_ns)
 
 

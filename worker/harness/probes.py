@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from warpwatch.contract.measurement import Probe
 from warpwatch.contract.words import Fault, Status
 
+from .capture import CaptureError, capture
 from .compare import compare, explain, index_of
 from .failures import WrongResultError, device_works, status_of
 from .guards import GuardedInputs, Layout, aligned, guard_allocations, offset, strided
@@ -29,7 +30,6 @@ from .oracle import Oracle
 from .problem import CaseData, CaseProblem, Progress
 from .rotation import addresses_of, wipe
 from .sensitivity import disturbed_oracle, moved_inputs
-from .timer_cuda import CaptureError, capture
 
 _REFUSALS = ("contigu", "align", "stride")
 _RECOMPILES = "torch.compile stance"

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
@@ -24,18 +23,18 @@ import torch
 from warpwatch.contract.messages import GraphPlan
 from warpwatch.contract.words import Fault, LaneUse
 
-from . import graph_nodes
 from .agreement import ReplayTimes, expect_equal_launches, expect_work_in_replays
+from .capture import CapturedCounts, CaptureError, capture
 from .failures import WrongResultError
 from .integrity import expect_unaltered
 from .problem import CaseProblem
-from .rotation import Rotation, no_collection
+from .rotation import Rotation
 from .set_count import L2_COVERED, affordable_sets, expect_room, measure_set, plan_sets, sets_in_one_walk
 
 SLICE_NS = 20_000_000
+_WARM_UP_NS = 50_000_000
 _EAGER_SETS = 8
 _REPLAYS = 10
-_WARM_UP_NS = 50_000_000
 _GRAPH_NS = 2_000_000
 _MOST_LAUNCHES = 200
 _EAGER_SAMPLES = 10
@@ -46,19 +45,25 @@ _NOTICEABLE_NS = 50_000
 """Larger than the difference between two waits for an idle device."""
 _OTHER_STREAM_SHARE = 0.2
 _PAUSE_SECONDS = 0.002
-_UNJOINED = "unjoined work"
 _CYCLES_PER_NS = 2.0
 """NVIDIA GPUs clock at about 2 GHz at most, so a sleep lasts at least about as long as requested."""
 _Event = torch.cuda.Event
 """Bound before code of the commit can replace the class."""
 
 
-class NoMetricError(Exception):
-    """A metric cannot be measured for this variant or on this machine; the message says why."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long graphs are replayed before the first sample, until the clocks have settled, and how long the slices of
+    all placements together are."""
+
+    warm_up_ns: int = _WARM_UP_NS
+    slice_ns: int = SLICE_NS
 
 
-class CaptureError(NoMetricError):
-    """A CUDA graph cannot capture a variant; the message is CUDA's."""
+USUAL = Pace()
+PAIRED = Pace(10_000_000, 10_000_000)
+"""For slices that take turns with those of another child: a device that both have used is warm, and what changes slowly
+changes both."""
 
 
 class Lead:
@@ -91,7 +96,7 @@ class GraphTimer:
     hot: use one graph over one input set. plan: that of an earlier timer of the same code, by default made from a timed
     call; of the timer, what it follows. may_have_tuned: see MeasuredInput; False with a plan. launches: kernels, copies
     and fills of a captured call, None where the driver cannot be asked. replay_times: what `verify` saw, None where the
-    numbers of the inputs cannot change.
+    numbers of the inputs cannot change. pace: `hot` needs no warm-up, because it is a later metric.
 
     No host code runs in a replay, but what was captured may leave out work that an earlier launch has done. `verify`
     therefore holds replays on new numbers against replays on repeated ones: see agreement.py. A variant that returned a
@@ -100,9 +105,17 @@ class GraphTimer:
 
     replay_times: ReplayTimes | None = None
     may_have_tuned = False
+    _has_testified = False
 
     def __init__(
-        self, problem: CaseProblem, seed: int, placements: int, *, hot: bool = False, plan: GraphPlan | None = None
+        self,
+        problem: CaseProblem,
+        seed: int,
+        placements: int,
+        *,
+        hot: bool = False,
+        plan: GraphPlan | None = None,
+        pace: Pace = USUAL,
     ) -> None:
         if plan is None:
             measured = measure_set(problem, seed)
@@ -115,15 +128,15 @@ class GraphTimer:
         self._graphs = [_Placement(problem, seed + index, sets, launches, scatter) for index in range(self.placements)]
         self.launches = self._graphs[0].work
         self._turn = 0
-        # Clocks have settled before `hot`, which is a later metric.
-        replay_ns = self._warm_up(0 if hot else _WARM_UP_NS) * launches
-        replays = max(1, min(_REPLAYS, int(SLICE_NS / self.placements / max(1.0, replay_ns))))
+        replay_ns = self._warm_up(0 if hot else pace.warm_up_ns) * launches
+        replays = max(1, min(_REPLAYS, int(pace.slice_ns / self.placements / max(1.0, replay_ns))))
         self.plan = plan or GraphPlan(sets, self.placements, launches, replays)
 
     def take(self, wait_ns: float = 0.0) -> list[float]:
         """Takes one slice: nanoseconds per launch of up to ten replays of one placement.
 
-        wait_ns: how much longer every launch is made. The slices of all placements together take about 20 ms.
+        wait_ns: how much longer every launch is made. The slices of all placements together take as long as the pace
+        says, or a replay each.
         """
         return self._next().replay(self.plan.replays, wait_ns)
 
@@ -137,9 +150,16 @@ class GraphTimer:
         """Queues replays of the first placement; returns an event at their end without waiting for it."""
         return self._graphs[0].queue(replays)
 
-    def verify(self) -> None:
-        """Raises WrongResultError when replays leave out work, or one more replay, on fresh inputs, is wrong."""
+    def testify(self) -> None:
+        """Raises WrongResultError when replays leave out work. Nothing else may use the device meanwhile."""
+        self._has_testified = True
         self.replay_times = self._graphs[0].expect_work_in_replays()
+
+    def verify(self) -> None:
+        """Raises WrongResultError when replays leave out work, or one more replay, on fresh inputs, is wrong. After
+        `testify` others may use the device meanwhile."""
+        if not self._has_testified:
+            self.testify()
         for graph in self._graphs:
             captured_calls = list(graph.rotation.calls)
             graph.rotation.renew()
@@ -263,6 +283,7 @@ class CudaColdTimer:
 
     placements = 1
     _longer_ns = 0.0
+    _has_testified = False
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         measured = measure_set(problem, seed)
@@ -285,10 +306,18 @@ class CudaColdTimer:
         self._rotation.roll()
         return self._slice()
 
-    def verify(self) -> None:
-        """Raises WrongResultError when one more slice, on fresh inputs, is wrong or leaves work on another stream."""
+    def testify(self) -> None:
+        """Raises WrongResultError when one more slice, on fresh inputs, leaves work on another stream. Nothing else may
+        use the device meanwhile."""
+        self._has_testified = True
         self._rotation.renew()
         self._expect_no_other_stream(self._slice(spoil=True))
+
+    def verify(self) -> None:
+        """Raises WrongResultError when that slice leaves work on another stream or is wrong. After `testify` others may
+        use the device meanwhile."""
+        if not self._has_testified:
+            self.testify()
         self._rotation.verify(self._results)
         self._rotation.verify_in_a_row()
 
@@ -358,11 +387,16 @@ class CallTimer(CudaColdTimer):
 
 
 def open_timer(
-    problem: CaseProblem, seed: int, metric: str, placements: int, plan: GraphPlan | None = None
+    problem: CaseProblem,
+    seed: int,
+    metric: str,
+    placements: int,
+    plan: GraphPlan | None = None,
+    pace: Pace = USUAL,
 ) -> GraphTimer | CudaColdTimer:
     """A warmed-up timer for `graph`, `hot`, `cold` or `call`; CaptureError when a graph cannot capture the variant."""
     if metric in ("graph", "hot"):
-        return GraphTimer(problem, seed, placements, hot=metric == "hot", plan=plan)
+        return GraphTimer(problem, seed, placements, hot=metric == "hot", plan=plan, pace=pace)
     return (CudaColdTimer if metric == "cold" else CallTimer)(problem, seed)
 
 
@@ -394,69 +428,6 @@ def new_event() -> torch.cuda.Event:
 def elapsed_ns(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
     """Nanoseconds of device time between two events that have both completed."""
     return float(start.elapsed_time(end)) * 1e6
-
-
-@dataclass(slots=True)
-class CapturedCounts:
-    """What a capture recorded. added: nodes of each call; work: kernels, copies and fills of all calls together. Both
-    stay empty where the driver cannot be asked."""
-
-    added: list[int] = field(default_factory=list)
-    work: int | None = None
-
-
-def capture(
-    launches: list[tuple[int, Callable[[], Any]]],
-    results: dict[int, Any],
-    counts: CapturedCounts | None = None,
-    pause: Callable[[], None] = lambda: None,
-) -> torch.cuda.CUDAGraph:
-    """Captures all launches in one CUDA graph on the current stream.
-
-    launches: (index of the input set, call). results: gets the last result of each set. counts: filled where given.
-    pause: is called before each launch.
-    """
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    try:
-        # Garbage collection would free device memory, which a capture does not allow.
-        with no_collection():
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                before = 0
-                for index, call in launches:
-                    pause()
-                    results[index] = call()
-                    if counts is not None and (nodes := graph_nodes.count_nodes()) is not None:
-                        counts.added.append(nodes - before)
-                        before = nodes
-                if counts is not None:
-                    counts.work = graph_nodes.count_work()
-            finally:
-                graph.capture_end()
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        results.clear()
-        with suppress(RuntimeError):
-            torch.cuda.synchronize()
-        _renew_generator()
-        # capture_end fails too after a failed capture; the error before it is the cause.
-        reason = str(error.__context__ or error).splitlines()[0]
-        if _UNJOINED in reason:
-            raise WrongResultError(
-                f"The variant leaves work on another stream that the current stream does not wait for ({reason})",
-                Fault.OTHER_STREAM,
-            ) from None
-        raise CaptureError(reason) from None
-    return graph
-
-
-def _renew_generator() -> None:
-    """Replaces the state of the generator: after a failed capture it refuses to draw numbers outside one."""
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
-    with suppress(RuntimeError):
-        generator.graphsafe_set_state(generator.clone_state())
 
 
 def _median_queue_ns(calls: list[Callable[[], Any]]) -> int:

@@ -40,6 +40,7 @@ from .measured import MeasuredFolders
 from .probes import OpcheckMemory
 from .problem import CaseProblem, Progress
 from .profiling import profile_problem
+from .rehearsal import rehearse
 from .turns import ChildTurns
 
 _KEPT_SHARE = 1 / 32
@@ -129,6 +130,15 @@ class Verbs:
 
     def sample(self, request: Request, _progress: Progress) -> SampleReply:
         return self._expect_prepared().sample(request.wait)
+
+    def rehearse(self, request: Request, _progress: Progress) -> SampleReply:
+        problem = self.problem(request)
+        with watch(self._guard):
+            rehearse(problem, request.seed)
+        return SampleReply(Status.OK)
+
+    def testify(self, _request: Request, _progress: Progress) -> SampleReply:
+        return self._expect_prepared().testify()
 
     def finish(self, _request: Request, _progress: Progress) -> SampleReply:
         prepared = self._expect_prepared()

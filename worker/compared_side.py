@@ -1,0 +1,126 @@
+"""One of the commits of a comparison: what its child is asked, and which of its variants cannot run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from warpwatch.contract.catalogue import CaseEntry, Catalogue
+from warpwatch.contract.messages import GraphPlan, SampleReply
+from warpwatch.contract.spec import JobRequest
+from warpwatch.contract.words import Status
+from warpwatch.worker.checkout import Checkout
+from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.measurer import Measurer, Strikes, build_native, derive_cases, load_failure
+from warpwatch.worker.plausibility import TimeLimits
+from warpwatch.worker.reporter import BoundedReporter
+
+
+class ComparedSide:
+    """One of the commits. `_trouble` holds, per variant, the status and message of one that cannot run."""
+
+    def __init__(
+        self,
+        name: str,
+        checkout: Checkout,
+        request: JobRequest,
+        reporter: BoundedReporter,
+        traces: Path,
+        limits: TimeLimits,
+    ) -> None:
+        self.name = name
+        self.checkout = checkout
+        self.catalogue: Catalogue | None = None
+        self.derived: list[CaseEntry] = []
+        self.measurer = Measurer(checkout, request, reporter, traces, limits, Strikes())
+        self._limits = limits
+        self._cases: dict[str, CaseEntry] = {}
+        self._request = request
+        self._pairs = request.spec.pairs or []
+        self._reporter = reporter
+        self._trouble: dict[str, tuple[Status, str]] = {}
+
+    def load(self) -> None:
+        """Reads the catalogue and builds the native variants; notes which variants cannot run."""
+        variants = {variant for variant, _ in self._pairs}
+        if self.checkout.build_failure is not None:
+            self._trouble = dict.fromkeys(variants, (Status.BUILD_FAILED, self.checkout.build_failure))
+            return
+        try:
+            self.catalogue, entry = self.checkout.catalogue(self._request.operator, self._reporter)
+        except ChildFailure as failure:
+            self._trouble = dict.fromkeys(variants, (failure.status, failure.message))
+            return
+        if entry is None:
+            trouble = (Status.BUILD_FAILED, f"there is no operator {self._request.operator!r}")
+            self._trouble = dict.fromkeys(variants, trouble)
+            return
+        failed = load_failure(self.checkout, entry)
+        if failed is not None:
+            self._trouble = dict.fromkeys(variants, (failed.status, failed.message))
+            return
+        seconds = self.checkout.host.settings.case_timeout_seconds
+        keys = (case for _, case in self._pairs)
+        self.derived = derive_cases(self.checkout, entry, keys, seconds, self._reporter)
+        self._cases = {case.key: case for case in (*entry.cases, *self.derived)}
+        missing = variants - {variant.name for variant in entry.variants}
+        self._trouble = {name: (Status.SKIPPED, f"this commit has no variant {name!r}") for name in missing}
+        native = {variant.name for variant in entry.variants if variant.native} & variants
+        if native:
+            build = build_native(self.checkout, entry, self._reporter)
+            if build.status is Status.BUILD_FAILED:
+                self._trouble |= dict.fromkeys(native, (Status.BUILD_FAILED, build.message))
+
+    def entry_of(self, case: str) -> CaseEntry | None:
+        """The case as the commit describes it; None where it has none of this key."""
+        return self._cases.get(case)
+
+    def ask(self, verb: str, variant: str, case: str, budget_ns: int, rounds: int, wait: float = 0.0) -> SampleReply:
+        """One step of the interleaved measurement; when the child fails, a reply with that status."""
+        return self.send(verb, variant, case, budget_ns, rounds, wait)()
+
+    def send(
+        self,
+        verb: str,
+        variant: str,
+        case: str,
+        budget_ns: int,
+        rounds: int,
+        wait: float = 0.0,
+        plan: GraphPlan | None = None,
+    ) -> Callable[[], SampleReply]:
+        """Begins a step; what it returns waits for its reply, which the next step needs."""
+        if variant in self._trouble:
+            return partial(SampleReply, *self._trouble[variant])
+        fields = {"operator": self._request.operator, "variant": variant, "case": case, "budget_ns": budget_ns}
+        fields |= {"seed": self._request.spec.seed, "rounds": rounds, "wait": wait, "plan": plan}
+        begin = time.monotonic()
+        try:
+            self.checkout.send(verb, self._reporter, **fields)
+        except ChildFailure as failure:
+            return partial(self._failed, variant, case, failure)
+        return partial(self._receive, verb, variant, case, budget_ns, begin)
+
+    def _receive(self, verb: str, variant: str, case: str, budget_ns: int, begin: float) -> SampleReply:
+        seconds = self.checkout.host.settings.case_timeout_seconds + budget_ns / 1e9
+        try:
+            reply = self.checkout.answer(SampleReply, seconds, self._reporter)
+        except ChildFailure as failure:
+            return self._failed(variant, case, failure)
+        if verb == "sample" and reply.status is Status.OK and not reply.samples_ns:
+            return SampleReply(Status.CRASHED, "the harness took no samples")
+        return self._bounded(reply, case, time.monotonic() - begin)
+
+    def _failed(self, variant: str, case: str, failure: ChildFailure) -> SampleReply:
+        # The other side continues, and an endless loop must not cost a time-out per case.
+        self._trouble[variant] = (Status.SKIPPED, f"{variant} {failure.status.replace('_', ' ')} before, on {case}")
+        return SampleReply(failure.status, failure.message)
+
+    def _bounded(self, reply: SampleReply, case: str, elapsed_seconds: float) -> SampleReply:
+        """The reply, or a refusal of times that no device can show."""
+        entry = self._cases.get(case)
+        flops, bytes_moved = (entry.flops, entry.bytes) if entry else (0, 0)
+        objection = self._limits.objection(reply.samples_ns, flops, bytes_moved, elapsed_seconds)
+        return reply if objection is None else SampleReply(Status.WRONG, objection)

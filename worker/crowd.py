@@ -1,0 +1,54 @@
+"""What children of several commits do at the same time, before the first of them is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from warpwatch.contract.activities import Activity
+from warpwatch.worker.checkout import Checkout, close_at_once
+from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
+
+
+def load_at_once(checkouts: Sequence[Checkout], operator: str, reporter: Reporter) -> None:
+    """Lets all children of these commits load the operator."""
+    with checkouts[0].host.stopwatch.measure(Activity.START):
+        _ask_at_once(checkouts, reporter, "cases", operator=operator)
+
+
+def rehearse_at_once(
+    checkouts: Sequence[Checkout], operator: str, variant: str, case: str, seed: int, reporter: Reporter
+) -> None:
+    """Lets all children of these commits use once what they measure the case with. Which of them cannot shows where
+    they measure it."""
+    with checkouts[0].host.stopwatch.measure(Activity.WARM_UP):
+        _ask_at_once(checkouts, reporter, "rehearse", operator=operator, variant=variant, case=case, seed=seed)
+
+
+def drop_at_once(checkouts: Sequence[Checkout]) -> None:
+    """Ends the children in use; spare ones stay."""
+    close_at_once([child for checkout in checkouts for child in checkout.take_child()])
+
+
+def drop_spares_at_once(checkouts: Sequence[Checkout]) -> None:
+    """Ends the spare children."""
+    close_at_once([child for checkout in checkouts for child in checkout.take_spares()])
+
+
+def _ask_at_once(checkouts: Sequence[Checkout], reporter: Reporter, verb: str, **fields: Any) -> None:
+    """One request to all children. One that fails is closed. Whoever asks for the commit then gets another one, and
+    learns why."""
+    try:
+        children = [(checkout, child) for checkout in checkouts for child in checkout.await_children(reporter)]
+        for _, child in children:
+            child.send(verb, **fields)
+        for checkout, child in children:
+            try:
+                child.receive(checkout.host.settings.case_timeout_seconds, reporter)
+            except ChildFailure:
+                checkout.discard(child)
+    except (CannotRunError, Stopped):
+        drop_at_once(checkouts)
+        drop_spares_at_once(checkouts)
+        raise
