@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--children", type=int, default=4)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    templates.CHILDREN = arguments.children
+    templates.CHILDREN = templates.CHILDREN_BESIDE_GPU = arguments.children
     with tempfile.TemporaryDirectory() as folder:
         tools = Tools(Host(Settings(home=Path(folder) / "home", fork_isolation="none"), arguments.device))
         try:

@@ -2,8 +2,8 @@
 
     python -m bench.two_cards [--repeats 6] [--operators vector_add,matmul] [--folder two-cards]
 
-It needs a host with two GPUs of one model. Each repeat is a run of `warpwatch run` on each card in turn, and prints the
-table of all so far.
+It needs a host with two GPUs of one model. Each repeat is a run of `warpwatch run` on every card at the same time, and
+prints the table of all so far.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import argparse
 import subprocess
 import sys
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import combinations
 from math import log
 from pathlib import Path
@@ -25,7 +27,7 @@ Times = dict[tuple[str, str, str], list[float]]
 """Medians of the verdict metric by operator, variant and case, one per repeat."""
 
 
-def measure(device: str, operators: str, output: Path) -> tuple[str, Times]:
+def measure(operators: str, device: str, output: Path) -> tuple[str, Times]:
     """The card's name with its facts, and its times."""
     words = ["run", "--commits", "HEAD", "--kinds", "bench", "--operators", operators, "--device", device]
     subprocess.run([sys.executable, "-m", "warpwatch", *words, "--output", str(output)], check=True)
@@ -68,10 +70,13 @@ def main() -> None:
     gpus = [device.name for device in find_devices() if device.name.startswith("cuda")]
     every: dict[str, Times] = defaultdict(dict)
     for repeat in range(arguments.repeats):
-        for device in gpus:
-            output = arguments.folder / f"{device.replace(':', '')}-{repeat}.wwb"
+        outputs = [arguments.folder / f"{device.replace(':', '')}-{repeat}.wwb" for device in gpus]
+        for output in outputs:
             output.unlink(missing_ok=True)
-            card, times = measure(device, arguments.operators, output)
+        # The metric is of the device alone, so the cards are measured at the same time.
+        with ThreadPoolExecutor(len(gpus)) as pool:
+            measured = [*pool.map(partial(measure, arguments.operators), gpus, outputs)]
+        for card, times in measured:
             for key, values in times.items():
                 every[card].setdefault(key, []).extend(values)
         show(every)

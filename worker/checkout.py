@@ -72,6 +72,7 @@ class Checkout:
         self._catalogues: dict[str | None, Catalogue] = {}
         self._child: Child | None = None
         self._spares: deque[Child] = deque()
+        self._retired: list[Child] = []
         self._sanitizer: Sanitizer | None = None
         self.loads_together = True
         """Whether the catalogue is of all operators; else each is loaded alone."""
@@ -236,14 +237,22 @@ class Checkout:
         must close it."""
         lane = copy.copy(self)
         lane.host = replace(self.host, stopwatch=Stopwatch(), turns=turns)
-        lane._child, lane._spares, lane._ran, lane._stack = child, deque(), set(), ExitStack()
+        lane._child, lane._spares, lane._retired = child, deque(), []
+        lane._ran, lane._stack = set(), ExitStack()
         return lane
 
     def take_child(self) -> list[Child]:
-        """The child in use, if there is one, which the caller must close."""
-        child, self._child = self._child, None
+        """The child in use, if there is one, and those that it followed, which the caller must close."""
+        self.retire_child()
+        children, self._retired = self._retired, []
+        return children
+
+    def retire_child(self) -> None:
+        """The next request gets a fresh child. To end this one takes a tenth of a second, which several may share."""
+        if self._child is not None:
+            self._retired.append(self._child)
+        self._child = None
         self._ran.clear()
-        return [child] if child is not None else []
 
     def take_spares(self) -> list[Child]:
         """The spare children, which the caller must close."""

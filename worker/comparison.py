@@ -190,7 +190,8 @@ class _Rounds:
         Children of several rounds start at once, and none while others are timed: opening a GPU disturbs them.
         """
         if index < self._started:
-            drop_at_once(self._checkouts)
+            for checkout in self._checkouts:
+                checkout.retire_child()
             return
         count = certain_rounds(self._request.spec, index, self._head.checkout.host.kind)
         self._started = index + count

@@ -26,8 +26,9 @@ from warpwatch.contract.words import Reason
 from warpwatch.worker.reporter import CannotRunError
 from warpwatch.worker.sandbox import BYTECODE_VARIABLE, Jail, environment
 
-CHILDREN = 16
-"""Children of one template."""
+CHILDREN, CHILDREN_BESIDE_GPU = 16, 48
+"""Children of one template. What a GPU takes does not depend on where the host's code lies, and a comparison of a few
+pairs starts a dozen of them within the time that the next template needs to import torch's compilers."""
 SCRIPT = Path(__file__).with_name("template.py")
 REPLY_VARIABLE = "WARPWATCH_REPLY_FD"
 """As in harness/bootstrap.py."""
@@ -72,12 +73,13 @@ def can_set(variables: Sequence[tuple[str, str]]) -> bool:
 @dataclass(frozen=True, slots=True)
 class TemplateKey:
     """What a template was started with. owner: the process that it belongs to. compilers: whether it has imported
-    torch's compilers."""
+    torch's compilers. children: how many it may have."""
 
     owner: int
     threads: int
     compilers: bool
     variables: tuple[tuple[str, str], ...]
+    children: int
 
 
 @dataclass(slots=True)
@@ -110,7 +112,8 @@ class TemplateRequest:
         own = environment(temp if temp is not None and compilers else _NOWHERE)
         if BYTECODE_VARIABLE in self.variables:
             own[BYTECODE_VARIABLE] = self.variables[BYTECODE_VARIABLE]
-        return TemplateKey(os.getpid(), self.threads, compilers, tuple(own.items()))
+        children = CHILDREN if self.device == "cpu" else CHILDREN_BESIDE_GPU
+        return TemplateKey(os.getpid(), self.threads, compilers, tuple(own.items()), children)
 
 
 class Template:
@@ -135,7 +138,7 @@ class Template:
             )
 
     def fits(self, key: TemplateKey) -> bool:
-        return self.key == key and self.forked < CHILDREN and self.process.poll() is None
+        return self.key == key and self.forked < key.children and self.process.poll() is None
 
     @property
     def is_ready(self) -> bool:

@@ -94,6 +94,7 @@ class BlindSide:
             running=False,
             start_spares=lambda *_: None,
             take_child=list,
+            retire_child=lambda: None,
             take_spares=list,
         )
         self.measurer = SimpleNamespace(measure=self._measure)

@@ -347,7 +347,7 @@ def test_addresses_change_with_the_template(starter: Starter, monkeypatch: pytes
 def test_beside_a_gpu_the_next_template_is_ready_before_it_is_needed(
     starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(templates, "CHILDREN", 2)
+    monkeypatch.setattr(templates, "CHILDREN_BESIDE_GPU", 2)
     monkeypatch.setattr(templates, "_compilers", templates._Compilers())
     waiting = []
     for _ in range(4):
