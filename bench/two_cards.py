@@ -1,6 +1,6 @@
 """Measures every GPU of this host at one commit, and prints what tells the cards apart and how far they lie apart.
 
-    python -m bench.two_cards [--repeats 6] [--operators vector_add,matmul] [--folder two-cards]
+    python -m bench.two_cards [--repeats 6] [--operators vector_add,cublas_matmul] [--folder two-cards]
 
 It needs a host with two GPUs of one model. Each repeat is a run of `warpwatch run` on every card at the same time, and
 prints the table of all so far.
@@ -63,7 +63,7 @@ def show(every: dict[str, Times]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=6)
-    parser.add_argument("--operators", default="vector_add,matmul")
+    parser.add_argument("--operators", default="vector_add,cublas_matmul")
     parser.add_argument("--folder", type=Path, default=Path("two-cards"))
     arguments = parser.parse_args()
     arguments.folder.mkdir(exist_ok=True)

@@ -66,6 +66,23 @@ def test_children_start_for_the_rounds_that_surely_follow(kind: str, stop: StopR
     assert certain == rounds
 
 
+def test_the_smallest_case_of_each_direction_and_precision_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearsed: list[tuple[str, str]] = []
+    monkeypatch.setattr(comparison, "rehearse_at_once", lambda _all, _operator, *pair: rehearsed.append(pair[:2]))
+    kinds = [
+        ("large", "fwd", "f32", 9),
+        ("small", "fwd", "f32", 3),
+        ("back", "bwd", "f32", 9),
+        ("half", "fwd", "f16", 9),
+    ]
+    entries = {key: CaseEntry(key, {}, precision, way, "", [], 1, size) for key, way, precision, size in kinds}
+    head = side("head", Status.OK, "cuda")
+    head.entry_of = entries.get
+    rounds = _Rounds(REQUEST, side("base", Status.OK, "cuda"), head, BoundedReporter(Diary()))
+    rounds._rehearse([*(("v1", case) for case in (*entries, "unknown")), ("v2", "small")])
+    assert rehearsed == [("v1", "small"), ("v1", "back"), ("v1", "half")]
+
+
 def slices(stop: StopRule | None, pairs: int = 1, kind: str = "cpu", budget_ns: int = 300_000_000) -> float:
     """Nanoseconds of a slice."""
     spec = JobSpec(pairs=[PAIR] * pairs, stop=stop, budget_ns=budget_ns, rounds=None if stop is None else 100)

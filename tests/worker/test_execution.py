@@ -19,7 +19,7 @@ from tests.worker import probes
 from tests.worker.conftest import Diary, Repository, identify, processes_with
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry
 from warpwatch.contract.environment import Environment
-from warpwatch.contract.messages import BuildReply
+from warpwatch.contract.messages import BuildReply, SampleReply
 from warpwatch.contract.outcome import Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
@@ -27,7 +27,7 @@ from warpwatch.settings import Settings
 from warpwatch.worker import comparison, execution
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
-from warpwatch.worker.crowd import load_at_once
+from warpwatch.worker.crowd import drop_at_once, load_at_once, rehearse_at_once
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.lanes import Cell, Measure, measure_in_lanes
@@ -198,6 +198,20 @@ def test_what_lacks_memory_beside_others_is_checked_again_alone(
     assert sorted(asked) == [("large", False), ("large", True), ("small", False)]
 
 
+def test_a_check_goes_on_with_the_child_that_read_the_catalogue(
+    repository: Repository, good: str, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "lanes_of", lambda host, kind, cells: 2)
+    (checkout,) = tools.checkouts(repository.url, [good], Diary())
+    checkout.environment(Diary())
+    first = checkout._child
+    assert first is not None
+    monkeypatch.setattr(Host, "launch_child", lambda *_: pytest.fail("one that joins a second later has nothing to do"))
+    outcome = run(order(repository, good, variants=["ok", "last"], cases=CASES[:1]), tools, tmp_path)
+    assert statuses(outcome) == {"ok": ["ok"], "last": ["ok"]}
+    assert not first.alive, "it ends with its lane"
+
+
 def test_an_error_in_one_lane_ends_the_others(repository: Repository, good: str, tools: Tools) -> None:
     (checkout,) = tools.checkouts(repository.url, [good], Diary())
 
@@ -327,6 +341,37 @@ def test_children_start_and_load_at_once_and_serve_one_after_the_other(
     assert not checkout._spares
     checkout.drop_child()
     assert not spare.alive
+
+
+def test_retired_children_end_together_with_the_one_in_use(
+    repository: Repository, good: str, tools: Tools, diary: Diary
+) -> None:
+    (checkout,) = tools.checkouts(str(repository.path), [good], diary)
+    checkout.drop_child()
+    checkout.start_spares(3, diary)
+    children = list(checkout._spares)
+    for _ in range(2):
+        checkout.await_children(diary)
+        checkout.retire_child()
+    checkout.await_children(diary)
+    assert all(child.alive for child in children)
+    drop_at_once([checkout])
+    assert not any(child.alive for child in children)
+
+
+def test_children_that_cannot_rehearse_measure_all_the_same(
+    repository: Repository, good: str, tools: Tools, diary: Diary
+) -> None:
+    """Without a GPU there is no CUDA graph to rehearse with."""
+    (checkout,) = tools.checkouts(str(repository.path), [good], diary)
+    checkout.start_spares(2, diary)
+    load_at_once([checkout], "probe", diary)
+    children = checkout.await_children(diary)
+    rehearse_at_once([checkout], "probe", "ok", CASES[0], 0, diary)
+    assert [*checkout.await_children(diary)] == children
+    names = {"operator": "probe", "variant": "ok", "case": CASES[0]}
+    assert checkout.ask(SampleReply, "prepare", 60, diary, **names).status is Status.OK
+    checkout.close()
 
 
 def test_children_that_cannot_load_are_closed_and_the_next_says_why(
