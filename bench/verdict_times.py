@@ -10,7 +10,8 @@ the worker up, four things are timed from the request on:
 - a comparison of all pairs of that commit and its parent: from its start to its end;
 - an urgent submission behind two running benches: until its first result is being measured.
 
---jobs prints when each job began, how long it took, and what its last run spent its time on, however the rest ends.
+--jobs prints when each job began, how long it took, what its last run spent its time on, and how many rounds the pairs
+of a comparison took, however the rest ends.
 """
 
 from __future__ import annotations
@@ -207,6 +208,10 @@ def print_jobs(service: Service) -> None:
         lasted = f"{_lasted(job):.1f} s" if job["finished_at"] else job["state"]
         what = f"{start} s: {job['kind']} of {job['commit_sha'][:9]}, priority {job['priority']}"
         print(f"{what}, {lasted}: {_describe_times(service, job)}")
+        if job["kind"] == "compare":
+            pieces = service.client.get(f"/jobs/{job['id']}/log")["items"]
+            lines = "\n".join(piece["text"] for piece in pieces).splitlines()
+            print(*(f"    {line}" for line in lines if line.startswith("compare ")), sep="\n")
 
 
 def wait_idle(service: Service) -> None:

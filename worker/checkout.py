@@ -254,10 +254,11 @@ class Checkout:
         self._child = None
         self._ran.clear()
 
-    def take_spares(self) -> list[Child]:
-        """The spare children, which the caller must close."""
-        spares, self._spares = [*self._spares], deque()
-        return spares
+    def take_idle(self) -> list[Child]:
+        """The children that are not in use, spare or retired, which the caller must close."""
+        children = [*self._spares, *self._retired]
+        self._spares, self._retired = deque(), []
+        return children
 
     def drop_child(self) -> None:
         close_at_once(self.take_child())
@@ -283,7 +284,7 @@ class Checkout:
 
     def close(self) -> None:
         """Kills the children and removes the worktree."""
-        close_at_once([*self.take_child(), *self.take_spares()])
+        close_at_once([*self.take_child(), *self.take_idle()])
         self._stack.close()
 
     def await_children(self, reporter: Reporter) -> list[Child]:

@@ -18,7 +18,7 @@ from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.compared_side import ComparedSide
-from warpwatch.worker.crowd import drop_at_once, drop_spares_at_once, load_at_once, rehearse_at_once
+from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once, rehearse_at_once
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.measurer import describe
 from warpwatch.worker.plausibility import TimeLimits
@@ -159,11 +159,13 @@ class _Rounds:
                     self._comparisons[pair] = self._judged(self._round(self._comparisons[pair], index))
                 self._whole_rounds = dict(self._comparisons)
         finally:
-            drop_spares_at_once(self._checkouts)
+            drop_idle_at_once(self._checkouts)
 
     def _with_traces(self, outcome: Outcome) -> Outcome:
         for (variant, case), comparison in self._comparisons.items():
-            self._reporter.log(f"compare {variant} {case} {comparison.status} {comparison.message}".rstrip())
+            count = len(comparison.ratios)
+            shown = f" after {count} rounds, {median(comparison.ratios) - 1:+.2%}" if count else ""
+            self._reporter.log(f"compare {variant} {case} {comparison.status}{shown} {comparison.message}".rstrip())
         profiles: dict[str, list[Finding]] = {"base": [], "head": []}
         for pair, side in product(self._explained(), (self._base, self._head)):
             finding = side.measurer.measure("profile", *pair)

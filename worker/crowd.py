@@ -27,13 +27,13 @@ def rehearse_at_once(
 
 
 def drop_at_once(checkouts: Sequence[Checkout]) -> None:
-    """Ends the children in use; spare ones stay."""
+    """Ends the children in use and those that they followed; spare ones stay."""
     close_at_once([child for checkout in checkouts for child in checkout.take_child()])
 
 
-def drop_spares_at_once(checkouts: Sequence[Checkout]) -> None:
-    """Ends the spare children."""
-    close_at_once([child for checkout in checkouts for child in checkout.take_spares()])
+def drop_idle_at_once(checkouts: Sequence[Checkout]) -> None:
+    """Ends the children that are not in use."""
+    close_at_once([child for checkout in checkouts for child in checkout.take_idle()])
 
 
 def _ask_at_once(checkouts: Sequence[Checkout], reporter: Reporter, verb: str, **fields: Any) -> None:
@@ -50,5 +50,5 @@ def _ask_at_once(checkouts: Sequence[Checkout], reporter: Reporter, verb: str, *
                 checkout.discard(child)
     except (CannotRunError, Stopped):
         drop_at_once(checkouts)
-        drop_spares_at_once(checkouts)
+        drop_idle_at_once(checkouts)
         raise

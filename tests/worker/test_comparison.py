@@ -112,7 +112,7 @@ class BlindSide:
             start_spares=lambda *_: None,
             take_child=list,
             retire_child=lambda: None,
-            take_spares=list,
+            take_idle=list,
         )
         self.measurer = SimpleNamespace(measure=self._measure)
 

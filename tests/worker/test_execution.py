@@ -27,7 +27,7 @@ from warpwatch.settings import Settings
 from warpwatch.worker import comparison, execution
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
-from warpwatch.worker.crowd import drop_at_once, load_at_once, rehearse_at_once
+from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once, rehearse_at_once
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.lanes import Cell, Measure, measure_in_lanes
@@ -343,7 +343,7 @@ def test_children_start_and_load_at_once_and_serve_one_after_the_other(
     assert not spare.alive
 
 
-def test_retired_children_end_together_with_the_one_in_use(
+def test_retired_children_live_until_all_idle_ones_end(
     repository: Repository, good: str, tools: Tools, diary: Diary
 ) -> None:
     (checkout,) = tools.checkouts(str(repository.path), [good], diary)
@@ -355,6 +355,8 @@ def test_retired_children_end_together_with_the_one_in_use(
         checkout.retire_child()
     checkout.await_children(diary)
     assert all(child.alive for child in children)
+    drop_idle_at_once([checkout])
+    assert [child.alive for child in children] == [False, False, True]
     drop_at_once([checkout])
     assert not any(child.alive for child in children)
 
