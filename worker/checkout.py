@@ -224,13 +224,12 @@ class Checkout:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure
         return self._environments[modules]
 
-    def start_spares(self, count: int, reporter: Reporter) -> int:
-        """Starts fresh children until so many are there beside the one in use, one for each time that this is dropped;
-        returns how many it started. It waits for none of them, so those of several commits start at once."""
-        missing = max(0, count - len(self._spares))
+    def start_spares(self, count: int, reporter: Reporter) -> None:
+        """Starts fresh children until so many are there beside the one in use, one for each time that this is dropped.
+        It waits for none of them, so those of several commits start at once."""
         with self.host.stopwatch.measure(Activity.START):
-            self._spares.extend(self.host.launch_child(self._spec(), reporter) for _ in range(missing))
-        return missing
+            while len(self._spares) < count:
+                self._spares.append(self.host.launch_child(self._spec(), reporter))
 
     def lane(self, turns: LaneTurns | None = None, child: Child | None = None) -> Checkout:
         """The same worktree with a child, this one or another, and a stopwatch of its own, for another thread, which
@@ -241,27 +240,31 @@ class Checkout:
         lane._ran, lane._stack = set(), ExitStack()
         return lane
 
-    def take_child(self) -> list[Child]:
-        """The child in use, if there is one, and those that it followed, which the caller must close."""
-        self.retire_child()
-        children, self._retired = self._retired, []
-        return children
+    def take_child(self) -> Child | None:
+        """The child in use, which the caller must close; the next request gets a fresh one."""
+        child, self._child = self._child, None
+        self._ran.clear()
+        return child
 
     def retire_child(self) -> None:
-        """The next request gets a fresh child. To end this one takes a tenth of a second, which several may share."""
-        if self._child is not None:
-            self._retired.append(self._child)
-        self._child = None
-        self._ran.clear()
+        """The same, but the child is closed with others. That takes a tenth of a second, which several may share."""
+        child = self.take_child()
+        if child is not None:
+            self._retired.append(child)
 
-    def take_idle(self) -> list[Child]:
-        """The children that are not in use, spare or retired, which the caller must close."""
-        children = [*self._spares, *self._retired]
-        self._spares, self._retired = deque(), []
-        return children
+    def take_retired(self) -> list[Child]:
+        """The retired children, which the caller must close."""
+        retired, self._retired = self._retired, []
+        return retired
+
+    def take_spares(self) -> list[Child]:
+        """The spare children, which the caller must close."""
+        spares, self._spares = [*self._spares], deque()
+        return spares
 
     def drop_child(self) -> None:
-        close_at_once(self.take_child())
+        self.retire_child()
+        close_at_once(self.take_retired())
 
     def keep(self, name: str, kept: T, close: Callable[[], None]) -> T:
         """Keeps something for later jobs of the commit; `close` ends it with the checkout."""
@@ -284,7 +287,8 @@ class Checkout:
 
     def close(self) -> None:
         """Kills the children and removes the worktree."""
-        close_at_once([*self.take_child(), *self.take_idle()])
+        self.retire_child()
+        close_at_once([*self.take_retired(), *self.take_spares()])
         self._stack.close()
 
     def await_children(self, reporter: Reporter) -> list[Child]:

@@ -19,7 +19,7 @@ from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.compared_side import ComparedSide
 from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once, rehearse_at_once
-from warpwatch.worker.gate import expect_healthy
+from warpwatch.worker.gate import counts_as_fit, expect_healthy
 from warpwatch.worker.measurer import describe
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
@@ -28,7 +28,7 @@ Pair = tuple[str, str]
 """A variant and the key of a case."""
 _CHILDREN = 3
 """Children of each side that start at once. Each holds a CUDA context of half a gigabyte."""
-_MOST_AT_ONCE = 2**26
+_MOST_BYTES_AT_ONCE = 2**26
 """Bytes that a call may move for both sides to verify it at once. In float64 and with what bounds its error an oracle
 takes many times as much."""
 MIN_ROUNDS = 6
@@ -66,7 +66,7 @@ def compare(
     """
     checkouts, host = (base_checkout, head_checkout), head_checkout.host
     # The first children answer questions. To open a GPU would disturb the look at it, so others then start later.
-    count = certain_rounds(request.spec, 0, host.kind) if host.kind == "cpu" or host.last_canary.holds else 0
+    count = certain_rounds(request.spec, 0, host.kind) if counts_as_fit(host.device, host.last_canary) else 0
     for checkout in checkouts:
         checkout.start_spares(count if checkout.running else count + 1, reporter)
     if request.spec.toolchains is None:
@@ -282,7 +282,7 @@ class _Rounds:
             for side in sides:
                 yield side, side.ask("testify", variant, case, self._budget_ns, self._slices)
         entry = self._head.entry_of(case)
-        if entry is None or entry.bytes > _MOST_AT_ONCE:
+        if entry is None or entry.bytes > _MOST_BYTES_AT_ONCE:
             for side in sides:
                 yield side, side.ask("finish", variant, case, self._budget_ns, self._slices)
             return

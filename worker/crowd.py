@@ -27,13 +27,16 @@ def rehearse_at_once(
 
 
 def drop_at_once(checkouts: Sequence[Checkout]) -> None:
-    """Ends the children in use and those that they followed; spare ones stay."""
-    close_at_once([child for checkout in checkouts for child in checkout.take_child()])
+    """Ends the children in use and the retired ones; spare ones stay."""
+    for checkout in checkouts:
+        checkout.retire_child()
+    close_at_once([child for checkout in checkouts for child in checkout.take_retired()])
 
 
 def drop_idle_at_once(checkouts: Sequence[Checkout]) -> None:
-    """Ends the children that are not in use."""
-    close_at_once([child for checkout in checkouts for child in checkout.take_idle()])
+    """Ends the spare and the retired children; those in use stay."""
+    idle = [(*checkout.take_spares(), *checkout.take_retired()) for checkout in checkouts]
+    close_at_once([child for children in idle for child in children])
 
 
 def _ask_at_once(checkouts: Sequence[Checkout], reporter: Reporter, verb: str, **fields: Any) -> None:

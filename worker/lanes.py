@@ -104,7 +104,7 @@ def measure_in_lanes(
             lane.close()
             times.append(lane.host.stopwatch.take())
 
-    first = next(iter(checkout.take_child()), None)
+    first = checkout.take_child()
     works: list[Callable[[Checkout, Reporter], None]] = [
         partial(measure_cells, number=number) for number in range(min(lanes, len(cells)))
     ]

@@ -110,9 +110,9 @@ class BlindSide:
             host=host,
             running=False,
             start_spares=lambda *_: None,
-            take_child=list,
             retire_child=lambda: None,
-            take_idle=list,
+            take_retired=list,
+            take_spares=list,
         )
         self.measurer = SimpleNamespace(measure=self._measure)
 
@@ -211,7 +211,7 @@ def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:
         SimpleNamespace(
             environment=lambda reporter, key=key: SimpleNamespace(key=key),
             running=True,
-            host=SimpleNamespace(kind="cpu"),
+            host=SimpleNamespace(kind="cpu", device="cpu", last_canary=None),
             start_spares=lambda *_: None,
         )
         for key in keys

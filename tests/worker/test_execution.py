@@ -17,17 +17,14 @@ from tests.rewording import Switch
 from tests.waiting import wait_until
 from tests.worker import probes
 from tests.worker.conftest import Diary, Repository, identify, processes_with
-from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry
-from warpwatch.contract.environment import Environment
-from warpwatch.contract.messages import BuildReply, SampleReply
+from warpwatch.contract.catalogue import CaseEntry, OperatorEntry
+from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.outcome import Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.settings import Settings
 from warpwatch.worker import comparison, execution
 from warpwatch.worker.checkout import Checkout, Tools
-from warpwatch.worker.child import ChildFailure
-from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once, rehearse_at_once
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.lanes import Cell, Measure, measure_in_lanes
@@ -322,79 +319,6 @@ def test_bench_and_profile(repository: Repository, good: str, tools: Tools, tmp_
     assert reply.path is not None
     with gzip.open(reply.path) as trace:
         assert json.load(trace)["traceEvents"]
-
-
-def test_children_start_and_load_at_once_and_serve_one_after_the_other(
-    repository: Repository, good: str, tools: Tools, diary: Diary
-) -> None:
-    (checkout,) = tools.checkouts(str(repository.path), [good], diary)
-    checkout.drop_child()
-    assert checkout.start_spares(2, diary) == 2
-    load_at_once([checkout], "probe", diary)
-    assert checkout.start_spares(1, diary) == 0, "one is spare"
-    (spare,) = checkout._spares
-    first = checkout.environment(diary)
-    assert checkout._child is not spare
-    checkout.drop_child()
-    assert replace(checkout.ask(Environment, "environment", 60, diary), card=first.card) == first
-    assert checkout._child is spare
-    assert not checkout._spares
-    checkout.drop_child()
-    assert not spare.alive
-
-
-def test_retired_children_live_until_all_idle_ones_end(
-    repository: Repository, good: str, tools: Tools, diary: Diary
-) -> None:
-    (checkout,) = tools.checkouts(str(repository.path), [good], diary)
-    checkout.drop_child()
-    checkout.start_spares(3, diary)
-    children = list(checkout._spares)
-    for _ in range(2):
-        checkout.await_children(diary)
-        checkout.retire_child()
-    checkout.await_children(diary)
-    assert all(child.alive for child in children)
-    drop_idle_at_once([checkout])
-    assert [child.alive for child in children] == [False, False, True]
-    drop_at_once([checkout])
-    assert not any(child.alive for child in children)
-
-
-def test_children_that_cannot_rehearse_measure_all_the_same(
-    repository: Repository, good: str, tools: Tools, diary: Diary
-) -> None:
-    """Without a GPU there is no CUDA graph to rehearse with."""
-    (checkout,) = tools.checkouts(str(repository.path), [good], diary)
-    checkout.start_spares(2, diary)
-    load_at_once([checkout], "probe", diary)
-    children = checkout.await_children(diary)
-    rehearse_at_once([checkout], "probe", "ok", CASES[0], 0, diary)
-    assert [*checkout.await_children(diary)] == children
-    names = {"operator": "probe", "variant": "ok", "case": CASES[0]}
-    assert checkout.ask(SampleReply, "prepare", 60, diary, **names).status is Status.OK
-    checkout.close()
-
-
-def test_children_that_cannot_load_are_closed_and_the_next_says_why(
-    repository: Repository, good: str, tools: Tools, diary: Diary
-) -> None:
-    sha = repository.commit("leaves", {"kernels/probe.py": "import os\nos._exit(3)\n"})
-    (checkout,) = tools.checkouts(str(repository.path), [sha], diary)
-    checkout.start_spares(2, diary)
-    children = list(checkout._spares)
-    load_at_once([checkout], "probe", diary)
-    assert not any(child.alive for child in children)
-    assert not checkout._spares
-    with pytest.raises(ChildFailure) as failure:
-        checkout.ask(Catalogue, "catalogue", 60, diary, operator="probe")
-    assert failure.value.status is Status.CRASHED
-    # Whoever is told to stop while children load leaves none behind.
-    checkout.start_spares(2, diary)
-    children = list(checkout._spares)
-    with pytest.raises(Stopped):
-        load_at_once([checkout], "probe", Diary(stop_after=0))
-    assert not any(child.alive for child in children)
 
 
 def test_a_lasting_commit_stays_checked_out(repository: Repository, good: str, tools: Tools) -> None:

@@ -52,10 +52,10 @@ class Request:
     budget_ns / rounds where that is shorter; rounds is how many slices are planned. `testify` is the part of `finish`
     that needs a device of its own, and which `finish` makes up for where nobody asked for it. `rehearse` measures the
     reference and forgets it, so that the first `prepare` and `finish` of a child do not wait for what is loaded late.
-    wait: with `sample`, a share of the time of the slice before, by
-    which every call is made longer. plan: with `prepare`, what an earlier `prepare` of the same code planned, so that
-    nothing has to be timed for it, and another child may prepare at the same time. `output` is the path a profile's
-    trace (gzip'ed Chrome JSON) is written to. energy: with `profile`, whether the energy of a call is measured as well.
+    wait: with `sample`, a share of the time of the slice before, by which every call is made longer. plan: with
+    `prepare`, what an earlier `prepare` of the same code planned, so that nothing has to be timed for it, and another
+    child may prepare at the same time. `output` is the path a profile's trace (gzip'ed Chrome JSON) is written to.
+    energy: with `profile`, whether the energy of a call is measured as well.
     `cases` are the keys that the verb of this name describes. `modules` are those whose versions are part of an
     environment. lanes: how many children of the job, this one included, use the device at the same time; with more than
     one it asks for turns. A child that runs a program knows `run` instead, with its `command` for the shell.

@@ -302,7 +302,7 @@ class _Testimony:
             return
         again = CallCounters()
         for metric in dict.fromkeys({BUSY: "kernel", CYCLES: "graph"}.get(name, name) for name in broken):
-            timer = open_timer(problem, seed, metric, 0, PLACEMENTS)
+            timer = open_timer(problem, seed, metric, _SLICE_NS[problem.device.type], PLACEMENTS)
             samples = [sample for _ in range(timer.placements) for sample in timer.take()]
             if isinstance(timer, GraphTimer) and metric == "graph":
                 again.count_cycles(timer, problem.device)

@@ -32,7 +32,6 @@ from .rotation import Rotation
 from .set_count import L2_COVERED, affordable_sets, expect_room, measure_set, plan_sets, sets_in_one_walk
 
 SLICE_NS = 20_000_000
-_WARM_UP_NS = 50_000_000
 _EAGER_SETS = 8
 _REPLAYS = 10
 _GRAPH_NS = 2_000_000
@@ -56,11 +55,11 @@ class Pace:
     """How long graphs are replayed before the first sample, until the clocks have settled, and how long the slices of
     all placements together are."""
 
-    warm_up_ns: int = _WARM_UP_NS
-    slice_ns: int = SLICE_NS
+    warm_up_ns: int
+    slice_ns: int
 
 
-USUAL = Pace()
+USUAL = Pace(50_000_000, SLICE_NS)
 PAIRED = Pace(10_000_000, 10_000_000)
 """For slices that take turns with those of another child: a device that both have used is warm, and what changes slowly
 changes both."""
@@ -96,7 +95,8 @@ class GraphTimer:
     hot: use one graph over one input set. plan: that of an earlier timer of the same code, by default made from a timed
     call; of the timer, what it follows. may_have_tuned: see MeasuredInput; False with a plan. launches: kernels, copies
     and fills of a captured call, None where the driver cannot be asked. replay_times: what `verify` saw, None where the
-    numbers of the inputs cannot change. pace: `hot` needs no warm-up, because it is a later metric.
+    numbers of the inputs cannot change. pace: see Pace; before `hot`, a later metric,
+    clocks have settled.
 
     No host code runs in a replay, but what was captured may leave out work that an earlier launch has done. `verify`
     therefore holds replays on new numbers against replays on repeated ones: see agreement.py. A variant that returned a
