@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from warpwatch.contract.rounds import early_ratio, interval_of_rounds
+from warpwatch.contract.rounds import FEWEST_TO_EXCLUDE, early_ratio, interval_of_rounds
 from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
 TimeDirection = Literal["slower", "faster"]
 Decision = Literal["confirmed", "dismissed", "unsure"]
-
-_FEWEST_TO_EXCLUDE = 6
-"""Rounds whose interval holds the median often enough to exclude a suspected ratio that is larger than they show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ def decide(
     least = early_ratio(thresholds.confirm_ratio, len(ratios))
     if nearest > least:
         decision: Decision = "confirmed"
-    elif farthest < least or (len(ratios) >= _FEWEST_TO_EXCLUDE and nearest <= 1 and farthest < suspected):
+    elif farthest < least or (len(ratios) >= FEWEST_TO_EXCLUDE and nearest <= 1 and farthest < suspected):
         decision = "dismissed"
     else:
         decision = "unsure"

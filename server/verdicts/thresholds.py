@@ -184,8 +184,9 @@ def thresholds_of(device_kind: str) -> Thresholds:
 def stop_rule(device_kind: str, is_suspected: bool) -> StopRule:
     """When a comparison on such a device ends early. is_suspected: it tests a suspicion about few series."""
     thresholds = thresholds_of(device_kind)
-    earliest = thresholds.earliest if is_suspected else thresholds.earliest_unsuspected
-    return StopRule(earliest, thresholds.confirm_ratio)
+    if is_suspected:
+        return StopRule(thresholds.earliest, thresholds.confirm_ratio, suspected=thresholds.expected_ratio)
+    return StopRule(thresholds.earliest_unsuspected, thresholds.confirm_ratio)
 
 
 def list_thresholds() -> list[ThresholdRow]:

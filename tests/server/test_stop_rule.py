@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.server.test_held_rounds import rounds
 from warpwatch.contract.rounds import LOOKS, ROUNDS, StopRule, early_ratio
-from warpwatch.server.verdicts.held import classify_comparison, classify_pairs
+from warpwatch.server.verdicts.held import classify_comparison, classify_pairs, classify_trial
 from warpwatch.server.verdicts.paired import decide
 from warpwatch.server.verdicts.thresholds import stop_rule, thresholds_of
 
@@ -127,12 +128,39 @@ def test_the_boundary_is_wide_at_first_and_ends_at_the_threshold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("earliest", "ratio", "seconds"),
-    [(2, 1.005, None), (11, 1.005, None), (3, 1.0, None), (3, 2.0, None), (3, 1.005, 0.0), (3, 1.005, float("nan"))],
+    ("numbers", "field"),
+    [
+        ((2, 1.005), "earliest"),
+        ((11, 1.005), "earliest"),
+        ((3, 1.0), "ratio"),
+        ((3, 2.0), "ratio"),
+        ((3, 1.005, 0.0), "seconds"),
+        ((3, 1.005, float("nan")), "seconds"),
+        ((3, 1.005, None, 1.004), "suspected"),
+        ((3, 1.005, None, float("nan")), "suspected"),
+    ],
 )
-def test_a_rule_that_would_decide_by_chance_is_refused(earliest: int, ratio: float, seconds: float | None) -> None:
-    with pytest.raises(ValueError, match="stop"):
-        StopRule(earliest, ratio, seconds)
+def test_a_rule_that_would_decide_by_chance_is_refused(numbers: tuple[Any, ...], field: str) -> None:
+    with pytest.raises(ValueError, match=rf"stop\.{field}"):
+        StopRule(*numbers)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "ends"),
+    [
+        pytest.param([0.992, 1.008] * 3, True, id="no change, and none of 1 %"),
+        pytest.param([0.992, 1.008] * 2, False, id="too few rounds to exclude it"),
+        pytest.param([0.992, 1.012] * 3, False, id="one of 1 % is possible"),
+        pytest.param([0.988, 1.008] * 3, False, id="one of 1 % the other way is possible"),
+        pytest.param([1.001, 1.008] * 3, False, id="some change there is"),
+    ],
+)
+def test_a_suspicion_ends_once_its_trial_dismisses_it(ratios: list[float], ends: bool) -> None:
+    assert stop_rule("cuda", is_suspected=True).is_met(ratios) is ends
+    assert not stop_rule("cuda", is_suspected=False).is_met(ratios)
+    if ends:
+        base_ns, head_ns = [1e5] * len(ratios), [1e5 * ratio for ratio in ratios]
+        assert classify_trial(base_ns, head_ns, "cuda").outcome == "same"
 
 
 def test_the_next_look_is_the_next_that_may_end_a_comparison() -> None:

@@ -27,7 +27,7 @@ OTHER: dict[str, tuple[JobKind, Any]] = {
     "seed": (JobKind.CHECK, 7),
     "budget_ns": (JobKind.BENCH, 40_000_001),
     "rounds": (JobKind.COMPARE, 36),
-    "stop": (JobKind.COMPARE, StopRule(6, 1.005, 2.5)),
+    "stop": (JobKind.COMPARE, StopRule(6, 1.005, 2.5, 1.01)),
     "pairs": (JobKind.COMPARE, [("v1", CASES[0]), ("v3", CASES[1])]),
     "profile": (JobKind.PROFILE, PLAN),
     "sanitize": (JobKind.CHECK, "racecheck"),
@@ -128,6 +128,7 @@ def test_what_is_stored_is_read_again() -> None:
 def test_what_earlier_services_know_is_stored_as_they_read_it() -> None:
     assert JobSpec(stop=StopRule(6, 1.005)).to_stored()["stop"] == {"earliest": 6, "ratio": 1.005}
     assert JobSpec(stop=StopRule(6, 1.005, 2.5)).to_stored()["stop"]["seconds"] == 2.5
+    assert JobSpec(stop=StopRule(6, 1.005, suspected=1.01)).to_stored()["stop"]["suspected"] == 1.01
 
 
 def test_old_rows_read_on() -> None:

@@ -16,8 +16,8 @@ SANITIZE_HELP = "Check under memcheck, racecheck or initcheck (GPU) or address (
 COUNTERS_HELP = "Ask Nsight Compute for hardware counters in profiles too."
 BUDGET_HELP = "Milliseconds to spend on timing one variant on one case."
 STOP_HELP = (
-    "End a comparison early: EARLIEST,RATIO[,SECONDS], such as 3,1.005; without it, --rounds takes all of them. The "
-    "seconds end it undecided as well."
+    "End a comparison early: EARLIEST,RATIO[,[SECONDS],SUSPECTED], such as 3,1.005; without it, --rounds takes all of "
+    "them. The seconds end it undecided as well; rounds that show no change and exclude the suspected one end it, too."
 )
 TOOLCHAINS_HELP = "OLD,NEW: toolchains of worker.toml for the base and the head of a comparison."
 KNOWN_HELP = "Variants that an earlier commit had: they get the status of a commit that does not load."
@@ -42,8 +42,8 @@ def stop_rule(words: str | None) -> StopRule | None:
     if words is None:
         return None
     try:
-        earliest, ratio, *seconds = words.split(",")
-        return StopRule(int(earliest), float(ratio), *map(float, seconds))
+        earliest, ratio, *rest = words.split(",")
+        return StopRule(int(earliest), float(ratio), *(float(word) if word else None for word in rest))
     except (ValueError, TypeError) as error:
         message = f"{words!r} is no rule: {error}; give rounds and a ratio such as 3,1.005"
         raise typer.BadParameter(message, param_hint="--stop") from None

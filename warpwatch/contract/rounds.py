@@ -16,6 +16,8 @@ from warpwatch.contract.words import Reason
 ROUNDS = 12
 """Paired rounds of a comparison that names no number: with fewer a small change cannot be told from noise."""
 FEWEST_ROUNDS = 3
+FEWEST_TO_EXCLUDE = 6
+"""Rounds whose interval holds the median often enough to exclude a suspected ratio that is larger than they show."""
 LOOKS = (3, 4, 6, 8, 10)
 """After how many rounds a comparison may end early. Every further look is one more chance of a false change."""
 
@@ -30,11 +32,13 @@ that a comparison that could confirm that change finds the wait."""
 class StopRule:
     """Ends a comparison early. earliest: rounds before which it goes on. ratio: the change that must be shown, or
     excluded, as head over base or base over head. seconds: that rounds may take, whether they decide or not; None for
-    as long as they need."""
+    as long as they need. suspected: the least change that a suspicion is about, likewise a ratio: rounds that allow for
+    none and exclude this one end a comparison, too."""
 
     earliest: int
     ratio: float
     seconds: float | None = None
+    suspected: float | None = None
 
     def __post_init__(self) -> None:
         """ValueError for a rule that would end every comparison, or none."""
@@ -44,11 +48,13 @@ class StopRule:
             raise ValueError(f"stop.earliest: expected {FEWEST_ROUNDS} to {LOOKS[-1]} rounds, got {self.earliest}")
         if not 1 < self.ratio < 2:
             raise ValueError(f"stop.ratio: expected a ratio above 1 and below 2, got {self.ratio}")
+        if self.suspected is not None and not self.ratio <= self.suspected < 2:
+            raise ValueError(f"stop.suspected: expected stop.ratio or more and below 2, got {self.suspected}")
 
     def to_words(self) -> str:
         """The rule as an option of the command line."""
-        seconds = "" if self.seconds is None else f",{self.seconds:g}"
-        return f"{self.earliest},{self.ratio:g}{seconds}"
+        numbers = [self.earliest, self.ratio, self.seconds, self.suspected]
+        return ",".join("" if number is None else f"{number:g}" for number in numbers).rstrip(",")
 
     def is_met(self, ratios: Sequence[float]) -> bool:
         """Whether these ratios, of head over base, end a comparison: it is looked at, and they decide it."""
@@ -74,9 +80,14 @@ class StopRule:
         return next((look for look in LOOKS if look > count and look >= self.earliest), None)
 
     def excludes_change(self, ratios: Sequence[float]) -> bool:
-        """Whether no change that is worth confirming remains possible."""
-        low, high = interval_of_rounds(ratios) or (0.0, float("inf"))
-        return low > 1 / self.ratio and high < self.ratio
+        """Whether no change that is worth confirming remains possible, or none at all is and the suspected one is
+        not."""
+        low, high = interval_of_rounds(ratios) or (0.0, inf)
+        if low > 1 / self.ratio and high < self.ratio:
+            return True
+        if self.suspected is None or len(ratios) < FEWEST_TO_EXCLUDE:
+            return False
+        return 1 / self.suspected < low <= 1 <= high < self.suspected
 
 
 @dataclass(frozen=True, slots=True)

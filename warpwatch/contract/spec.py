@@ -91,9 +91,9 @@ class JobSpec:
     def to_stored(self) -> dict[str, Any]:
         """JSON for the database: suite, variants, cases and seed, and whatever else differs from its default."""
         values = to_json(self)
-        if self.stop is not None and self.stop.seconds is None:
-            # Services of an earlier version, which may read the same database, know no such limit.
-            del values["stop"]["seconds"]
+        if self.stop is not None:
+            # Services of an earlier version, which may read the same database, know fewer limits.
+            values["stop"] = {name: value for name, value in values["stop"].items() if value is not None}
         kept = [f.name for f in fields(self) if f.name in _ALWAYS_STORED or getattr(self, f.name) != f.default]
         return {name: values[name] for name in kept}
 
