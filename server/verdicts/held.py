@@ -8,7 +8,7 @@ from math import exp, log, sqrt
 from statistics import NormalDist, median
 from typing import Literal
 
-from warpwatch.contract.rounds import ROUNDS, StopRule, early_ratio, median_interval
+from warpwatch.contract.rounds import ROUNDS, StopRule, early_ratio, interval_of_rounds, plain_ratio
 from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.noise import NORMAL_MAD
 from warpwatch.server.verdicts.paired import decide
@@ -48,19 +48,19 @@ def classify_pairs(
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     thresholds = thresholds_of(device_kind)
-    usual = median_interval(ratios, thresholds.confidence)
+    usual, least = interval_of_rounds(ratios, thresholds.confidence), thresholds.confirm_ratio
     if usual is None:
         return PairVerdict("unsure")
-    least = thresholds.confirm_ratio
     strict = _strict_interval(ratios, (1 - thresholds.confidence) / max(among, 1))
     is_large = abs(median(head_ns) - median(base_ns)) >= thresholds.least_ns
     low, high = min(usual[0], strict[0]), max(usual[1], strict[1])
     # Rounds that ended early did so beyond this boundary, which holds off false changes of many pairs as well.
-    is_early, bound = len(ratios) < ROUNDS, early_ratio(least, len(ratios))
-    outcome: PairOutcome = "same"
-    if is_large and (low > least or (is_early and usual[0] > bound)):
+    is_early, are_few = len(ratios) < ROUNDS, len(ratios) < thresholds.earliest_unsuspected
+    bound = (plain_ratio if are_few else early_ratio)(least, len(ratios))
+    outcome: PairOutcome = "unsure" if are_few else "same"
+    if is_large and ((low > least and not are_few) or (is_early and usual[0] > bound)):
         outcome = "slower"
-    elif is_large and (high < 1 / least or (is_early and usual[1] < 1 / bound)):
+    elif is_large and ((high < 1 / least and not are_few) or (is_early and usual[1] < 1 / bound)):
         outcome = "faster"
     elif usual[1] > thresholds.same_ratio and (usual[1] - 1) * median(base_ns) >= thresholds.least_ns:
         outcome = "unsure"

@@ -9,9 +9,10 @@ from collections import Counter
 import pytest
 
 from warpwatch.contract.measurement import LONGEST_NS, SHORTEST_NS
+from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.held import classify_pairs, classify_trial
 from warpwatch.server.verdicts.noise import Reading, detectable, learn
-from warpwatch.server.verdicts.thresholds import THRESHOLDS
+from warpwatch.server.verdicts.thresholds import THRESHOLDS, stop_rule
 
 PAIRS, SUBMISSIONS = 100, 150
 
@@ -50,7 +51,9 @@ def test_changes_are_seen_among_many_pairs(kind: str, noise: float, ratio: float
 
 def test_what_few_or_noisy_rounds_leave_open_is_unsure() -> None:
     assert classify_pairs([], [], "cuda").outcome == "unsure"
-    assert classify_pairs([1e4] * 5, [2e4] * 5, "cuda").outcome == "unsure"
+    assert classify_pairs([1e4] * 2, [2e4] * 2, "cuda").outcome == "unsure"
+    assert classify_pairs([1e4] * 5, [1.01e4] * 5, "cuda").outcome == "unsure"
+    assert classify_pairs([1e4] * 5, [1e4] * 5, "cuda").outcome == "unsure"
     assert classify_pairs([1e4] * 12, [1e4 * (1.2 if n % 2 else 0.9) for n in range(12)], "cuda").outcome == "unsure"
     assert classify_pairs([1e4] * 12, [1e4 * (1.001 if n % 2 else 0.999) for n in range(12)], "cuda").outcome == "same"
 
@@ -68,7 +71,7 @@ def test_times_that_differ_as_far_as_times_can_are_numbers_still(kind: str) -> N
     assert 1 < detectable(learn(readings, kind), kind) < 1e100
 
 
-@pytest.mark.parametrize(("ratio", "outcome"), [(1.4, "slower"), (0.7, "faster"), (1.0, "same")])
+@pytest.mark.parametrize(("ratio", "outcome"), [(1.1, "slower"), (0.9, "faster"), (1.0, "same")])
 def test_a_trial_decides_with_the_rounds_after_which_it_may_end(ratio: float, outcome: str) -> None:
     base = [10_000.0, 10_050.0, 9_980.0]
     head = [value * ratio * jitter for value, jitter in zip(base, (1.0, 1.002, 0.999), strict=True)]
@@ -78,3 +81,12 @@ def test_a_trial_decides_with_the_rounds_after_which_it_may_end(ratio: float, ou
     assert verdict.high is not None
     assert verdict.low <= ratio <= verdict.high
     assert classify_pairs(base, head, "cpu").outcome == "unsure", "three rounds decide nothing that was not suspected"
+
+
+@pytest.mark.parametrize(("kind", "ratio"), [("cuda", 1.05), ("cuda", 0.95), ("cpu", 1.2), ("cpu", 0.8)])
+def test_a_plain_change_needs_no_suspicion(kind: str, ratio: float) -> None:
+    base, rule = [10_000.0, 10_050.0, 9_980.0], stop_rule(kind, is_suspected=False)
+    head = [value * ratio * jitter for value, jitter in zip(base, (1.0, 1.002, 0.999), strict=True)]
+    assert rule.is_met([after / before for before, after in zip(base, head, strict=True)])
+    assert classify_pairs(base, head, kind, PAIRS).outcome == ("slower" if ratio > 1 else "faster")
+    assert classify_pairs(base, head, kind, PAIRS, Reason.CONTROL_MOVED).outcome == "unsure"

@@ -63,7 +63,7 @@ def test_three_rounds_decide_where_a_suspicion_was_tested(
 ) -> None:
     spec: dict[str, Any] = {"stop": stop} if stop else {}
     job = lab.submit("compare", 3, base=2, origin="bundle", **spec)
-    lab.compare(job, {V1: ([20_000.0, 20_010.0, 19_990.0], [26_000.0, 26_020.0, 25_990.0])})
+    lab.compare(job, {V1: ([20_000.0, 20_010.0, 19_990.0], [22_000.0, 22_020.0, 21_990.0])})
     Judge(settings, database).sweep()
     rows = client.get("/api/v1/regressions", params={"repository": "kernels", "state": "open"}).json()["items"]
     assert [row["direction"] for row in rows] == directions

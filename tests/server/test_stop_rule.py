@@ -165,4 +165,4 @@ def test_a_suspicion_ends_once_its_trial_dismisses_it(ratios: list[float], ends:
 
 def test_the_next_look_is_the_next_that_may_end_a_comparison() -> None:
     assert [StopRule(3, 1.005).next_look(count) for count in (0, 3, 4, 9, 10)] == [3, 4, 6, 10, None]
-    assert [StopRule(7, 1.005).next_look(count) for count in (0, 6, 8)] == [8, 8, 10]
+    assert [StopRule(7, 1.005).next_look(count) for count in (0, 3, 6, 8)] == [3, 8, 8, 10]

@@ -30,10 +30,10 @@ that a comparison that could confirm that change finds the wait."""
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """Ends a comparison early. earliest: rounds before which it goes on. ratio: the change that must be shown, or
-    excluded, as head over base or base over head. seconds: that rounds may take, whether they decide or not; None for
-    as long as they need. suspected: the least change that a suspicion is about, likewise a ratio: rounds that allow for
-    none and exclude this one end a comparison, too."""
+    """Ends a comparison early. earliest: rounds before which nothing but a plain change does. ratio: the change that
+    must be shown, or excluded, as head over base or base over head. seconds: that rounds may take, whether they decide
+    or not; None for as long as they need. suspected: the least change that a suspicion is about, likewise a ratio:
+    rounds that allow for none and exclude this one end a comparison, too."""
 
     earliest: int
     ratio: float
@@ -58,26 +58,31 @@ class StopRule:
 
     def is_met(self, ratios: Sequence[float]) -> bool:
         """Whether these ratios, of head over base, end a comparison: it is looked at, and they decide it."""
-        return len(ratios) in LOOKS and self.decides(ratios)
+        return len(ratios) in self._looks and self.decides(ratios)
 
     def decides(self, ratios: Sequence[float]) -> bool:
         """Whether these ratios show a change or exclude one that is worth confirming."""
         interval = interval_of_rounds(ratios)
-        if interval is None or len(ratios) < self.earliest:
+        if interval is None:
             return False
-        bound = early_ratio(self.ratio, len(ratios))
-        return interval[0] > bound or interval[1] < 1 / bound or self.excludes_change(ratios)
+        is_early = len(ratios) < self.earliest
+        bound = (plain_ratio if is_early else early_ratio)(self.ratio, len(ratios))
+        return interval[0] > bound or interval[1] < 1 / bound or (not is_early and self.excludes_change(ratios))
 
     def is_time_over(self, count: int, passed_seconds: float) -> bool:
         """Whether `count` rounds are the last, because another one of their length would end too late. The `earliest`
-        rounds are always taken: fewer decide nothing."""
+        rounds are always taken: fewer exclude nothing."""
         if self.seconds is None or count < self.earliest:
             return False
         return passed_seconds * (count + 1) / count > self.seconds
 
     def next_look(self, count: int) -> int | None:
         """After how many rounds it is asked again, once there are `count`; None after the last time."""
-        return next((look for look in LOOKS if look > count and look >= self.earliest), None)
+        return next((look for look in self._looks if look > count), None)
+
+    @property
+    def _looks(self) -> list[int]:
+        return [look for look in LOOKS if look >= self.earliest or look == FEWEST_ROUNDS]
 
     def excludes_change(self, ratios: Sequence[float]) -> bool:
         """Whether no change that is worth confirming remains possible, or none at all is and the suspected one is
@@ -128,6 +133,12 @@ def early_ratio(ratio: float, count: int) -> float:
     trials", Biometrics 35, 1979), whose estimate after n of N looks must exceed N / n times that of the last look.
     """
     return float(ratio ** max(1.0, ROUNDS / count))
+
+
+def plain_ratio(ratio: float, count: int) -> float:
+    """The ratio that the interval of `count` rounds must lie beyond for the change to be plain: so far that it shows
+    even where many pairs are compared and none is suspected, for which `count` rounds are too few otherwise."""
+    return early_ratio(ratio, count) ** 2
 
 
 def interval_of_rounds(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
