@@ -87,7 +87,8 @@ class CommitDetail:
 class ComparedRow:
     """Left and right may be two commits of one variant or two variants of one commit; ratio is right over left.
 
-    low, high: the ratios that both 95 % intervals allow.
+    low, high: the ratios that both 95 % intervals allow. paired_…: what the newest A/B comparison of the two commits
+    says of the series, where there is one; see server.explanation.paired.
     """
 
     operator: str
@@ -107,6 +108,16 @@ class ComparedRow:
     right_trace_id: int | None = None
     low: float | None = None
     high: float | None = None
+    paired_outcome: str | None = None
+    paired_ratio: float | None = None
+    paired_low: float | None = None
+    paired_high: float | None = None
+    paired_job_id: int | None = None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the sides differ: an A/B comparison decides it, and without one the intervals, which do not touch."""
+        return self.separated if self.paired_outcome is None else self.paired_outcome in ("slower", "faster")
 
 
 MAX_CHANGES = 50

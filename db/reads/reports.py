@@ -66,7 +66,7 @@ class ResultFact:
 class PairFact:
     """Paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i].
 
-    is_accepted: someone said it may be so.
+    is_accepted: someone said it may be so. regression_id: of the suspicion that the rounds test, where they test one.
     """
 
     job_id: int
@@ -76,6 +76,7 @@ class PairFact:
     base_ns: list[float]
     head_ns: list[float]
     is_accepted: bool
+    regression_id: int | None
     cell: CellFact
 
 
@@ -198,7 +199,8 @@ SELECT jobs.id AS job_id, comparisons.status, comparisons.message, comparisons.r
                  AND jobs.base_commit_id IN (regressions.base_commit_id, first.base_commit_id)
                  AND regression_series.series_id = comparisons.series_id AND regressions.state IN ('accepted',
                       'invalid')
-       ) AS is_accepted
+       ) AS is_accepted,
+       (SELECT regression_id FROM trials WHERE trials.job_id = jobs.id) AS regression_id
 FROM (
     SELECT DISTINCT ON (series_id, comparisons.base_commit_id, head_commit_id) comparisons.*, jobs.id AS job_id
     FROM jobs
@@ -321,7 +323,7 @@ SELECT {_PATCH_COLUMNS}, jobs.kind, false AS known_before {_OF_PATCH}
 """
 _PATCH_PAIRS = f"""
 SELECT {_PATCH_COLUMNS}, row ->> 'reason' AS reason, row -> 'base_ns' AS base_ns, row -> 'head_ns' AS head_ns,
-       false AS is_accepted {_OF_PATCH} AND jobs.kind = 'compare' ORDER BY jobs.id LIMIT :limit
+       false AS is_accepted, NULL AS regression_id {_OF_PATCH} AND jobs.kind = 'compare' ORDER BY jobs.id LIMIT :limit
 """
 _PATCH_STATUSES = f"SELECT row ->> 'status', count(*) {_OF_PATCH} AND jobs.kind = 'check' GROUP BY 1"
 
@@ -404,11 +406,13 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         reason: str | None,
         base_ns: list[float],
         head_ns: list[float],
-        is_accepted: bool,
         spec: JobSpec,
+        is_accepted: bool,
+        regression_id: int | None,
         **cell: Any,
     ) -> PairFact:
-        return PairFact(job_id, status, message, _reason(reason), base_ns, head_ns, is_accepted, compared(spec, **cell))
+        told = _reason(reason), base_ns, head_ns, is_accepted, regression_id
+        return PairFact(job_id, status, message, *told, compared(spec, **cell))
 
     def change(**columns: Any) -> ChangeFact:
         own = {name: columns.pop(name) for name in _CHANGE_FIELDS}

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 
 from warpwatch.contract.measurement import METRICS
 from warpwatch.db.reads.code import CommitRow, RepositoryRow, find_commit
-from warpwatch.db.reads.commits import ComparedRow, compare_commits, compare_variants
+from warpwatch.db.reads.commits import ComparedRow, compare_variants
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.history import (
     MAX_POINTS,
@@ -27,6 +27,7 @@ from warpwatch.db.reads.quantities import Quantity, QuantityRow, list_quantities
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.reads.trends import TrendGrid, read_trends
 from warpwatch.server.api.code import DeviceKey, RepositoryName
+from warpwatch.server.explanation.paired import compare_commits_paired
 from warpwatch.server.figures.noise_summary import NoiseSummary, read_learned
 from warpwatch.server.figures.speedups import VariantSpeedup, variant_speedups
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
@@ -249,7 +250,8 @@ def get_comparison(
     metric: Metric = None,
     operator: Text = None,
 ) -> Response:
-    """Compare two commits, or two variants of one commit, case by case, from separate runs.
+    """Compare two commits, or two variants of one commit, case by case, from separate runs. Where an A/B comparison has
+    measured the two commits side by side, `paired_outcome` is what it decided.
 
     An operator that is unchanged at a commit has the times of the commit with the same sources. Operators with the same
     sources on both sides are left out.
@@ -273,8 +275,8 @@ def _compared(
     if commit is not None:
         at = _commit_or_404(session, found, commit)
         return Page(compare_variants(session, at, left, right, on.id, name, operator).rows, None)
-    sides = _commit_or_404(session, found, left), _commit_or_404(session, found, right)
-    return Page(compare_commits(session, *sides, on.id, name, operator).rows, None)
+    base, head = _commit_or_404(session, found, left), _commit_or_404(session, found, right)
+    return Page(compare_commits_paired(session, base, head, on.id, name, operator).rows, None)
 
 
 def _commit_or_404(session: Session, repository: RepositoryRow, sha: str) -> CommitRow:

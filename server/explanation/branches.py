@@ -4,32 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpwatch.db.reads.branches import list_branch_pairs
 from warpwatch.db.reads.code import CommitRow, find_commit
 from warpwatch.db.reads.commits import ComparedRow, compare_commits
 from warpwatch.db.reads.lines import BranchRow, HistoryLine
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.regressions import Question, RegressionRow, list_regressions
-from warpwatch.server.verdicts.held import PairOutcome, classify_pairs
+from warpwatch.server.explanation.paired import PairedOutcome, list_paired_outcomes
 
 MOST_CHANGES = 100
 """Changes of one branch that are listed, worst first."""
-
-
-@dataclass(frozen=True, slots=True)
-class BranchOutcome:
-    """One case of a branch in an A/B comparison with its merge base. ratio: head over base, with its interval."""
-
-    operator: str
-    case: str
-    variant: str
-    device_key: str
-    job_id: int
-    outcome: PairOutcome
-    ratio: float | None
-    low: float | None
-    high: float | None
-    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +26,7 @@ class BranchReport:
     branch: BranchRow
     base: CommitRow | None
     head: CommitRow | None
-    outcomes: list[BranchOutcome]
+    outcomes: list[PairedOutcome]
     compared: list[ComparedRow]
     changes: list[RegressionRow]
 
@@ -54,7 +37,7 @@ def report_branch(
     """device_id, metric: of the times that are compared without an A/B comparison."""
     base = find_commit(session, repository_id, branch.merge_base_sha) if branch.merge_base_sha else None
     head = find_commit(session, repository_id, branch.newest_sha) if branch.newest_sha else None
-    outcomes: list[BranchOutcome] = []
+    outcomes: list[PairedOutcome] = []
     compared: list[ComparedRow] = []
     if base is not None and head is not None:
         outcomes = _outcomes(session, base, head)
@@ -63,25 +46,8 @@ def report_branch(
     return BranchReport(branch, base, head, outcomes, compared, _changes(session, repository_id, branch, line))
 
 
-def _outcomes(session: Session, base: CommitRow, head: CommitRow) -> list[BranchOutcome]:
-    pairs = list_branch_pairs(session, base.id, head.id)
-    outcomes = []
-    for pair in pairs:
-        verdict = classify_pairs(pair.base_ns, pair.head_ns, pair.device_kind, len(pairs), pair.reason)
-        outcomes.append(
-            BranchOutcome(
-                pair.operator,
-                pair.case,
-                pair.variant,
-                pair.device_key,
-                pair.job_id,
-                verdict.outcome,
-                verdict.ratio,
-                verdict.low,
-                verdict.high,
-                len(pair.base_ns),
-            )
-        )
+def _outcomes(session: Session, base: CommitRow, head: CommitRow) -> list[PairedOutcome]:
+    outcomes = list_paired_outcomes(session, base.id, head.id)
     order = ("slower", "faster", "unsure", "same")
     return sorted(outcomes, key=lambda item: (order.index(item.outcome), -(item.ratio or 0), item.operator, item.case))
 

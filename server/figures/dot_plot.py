@@ -43,9 +43,12 @@ class ChangeRow:
 def dot_plot_svg(rows: Sequence[ComparedRow]) -> str | None:
     """The first MOST_ROWS rows of a comparison that have a ratio, in their order; None when none has."""
     changes = [
-        ChangeRow(f"{row.operator} {row.right_variant} {row.case}", row.ratio, row.low, row.high, row.separated)
+        ChangeRow(f"{row.operator} {row.right_variant} {row.case}", ratio, low, high, row.is_changed)
         for row in rows
-        if row.ratio
+        for ratio, low, high in (
+            (row.paired_ratio, row.paired_low, row.paired_high) if row.paired_ratio else (row.ratio, row.low, row.high),
+        )
+        if ratio
     ]
     slower = sum(row.is_sure and row.ratio > 1 for row in changes)
     faster = sum(row.is_sure and row.ratio < 1 for row in changes)

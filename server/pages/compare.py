@@ -8,7 +8,8 @@ from math import log
 from fastapi import APIRouter, Response
 
 from warpwatch.db.reads.code import CommitRow, find_commit, list_commits, list_operators
-from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_commits, compare_variants
+from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_variants
+from warpwatch.server.explanation.paired import compare_commits_paired
 from warpwatch.server.figures.dot_plot import dot_plot_svg
 from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.pages.choices import Bench, Text, choose_bench
@@ -62,12 +63,13 @@ def compare(
         **sides,
     )
     rows = worst_first(comparison.rows) if comparison else None
-    changes = [row for row in rows or [] if row.separated or row.ratio is None]
+    changes = [row for row in rows or [] if row.is_changed or not (row.ratio or row.paired_ratio)]
     return page.page(
         "compare.html",
         plot=dot_plot_svg(changes if only == "changes" else rows or []),
         only=only,
-        beyond=sum(row.separated for row in rows or []),
+        changed=sum(row.is_changed for row in rows or []),
+        are_paired=any(row.paired_outcome for row in rows or []),
         total=len(rows or []),
         json=address if comparison else None,
         csv=f"/api/v1{address.replace('/compare', '/compare.csv', 1)}",
@@ -108,10 +110,15 @@ def _compare(
     if choice.at and left and right:
         return compare_variants(session, choice.at, left, right, device, metric, operator or None)
     if choice.base and choice.head:
-        return compare_commits(session, choice.base, choice.head, device, metric, operator or None)
+        return compare_commits_paired(session, choice.base, choice.head, device, metric, operator or None)
     return None
 
 
 def worst_first(rows: list[ComparedRow]) -> list[ComparedRow]:
-    """Rows beyond their intervals first, the largest change of either direction before the others."""
-    return sorted(rows, key=lambda row: (not row.separated, -abs(log(row.ratio)) if row.ratio else 1.0))
+    """Changed rows first, the largest change of either direction before the others."""
+
+    def key(row: ComparedRow) -> tuple[bool, float]:
+        ratio = row.paired_ratio or row.ratio
+        return not row.is_changed, -abs(log(ratio)) if ratio else 1.0
+
+    return sorted(rows, key=key)

@@ -36,7 +36,7 @@ from warpwatch.server.http.service import Before, Config, refuse_example
 from warpwatch.server.intake.budget import CostEstimates
 from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.render import Page, query
-from warpwatch.server.verdicts.held import PairVerdict, classify_pairs, classify_trial
+from warpwatch.server.verdicts.held import PairVerdict, classify
 
 router = APIRouter()
 LOG_PIECES = 5000
@@ -155,9 +155,7 @@ def compared_rows(compared: list[ComparedSeries], device_kind: str, *, is_trial:
     lines = [
         ComparedLine(
             row,
-            classify_trial(row.base_ns, row.head_ns, device_kind, row.reason)
-            if is_trial
-            else classify_pairs(row.base_ns, row.head_ns, device_kind, among, row.reason),
+            classify(row.base_ns, row.head_ns, device_kind, among, row.reason, is_trial=is_trial),
             median(row.base_ns) if row.base_ns else None,
             median(row.head_ns) if row.head_ns else None,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import log
 from statistics import median
 from typing import Any
@@ -22,7 +23,7 @@ from warpwatch.server.reports.model import (
     exit_code,
 )
 from warpwatch.server.reports.words import change_text
-from warpwatch.server.verdicts.held import classify_pairs
+from warpwatch.server.verdicts.held import classify
 
 MAX_ROWS = 1000
 _CONCLUSIONS: tuple[Conclusion, ...] = ("success", "failure", "error")
@@ -32,6 +33,9 @@ _ORDER: dict[ReportRowKind, int] = {kind: place for place, kind in enumerate(KIN
 
 def build_report(facts: ReportFacts, address: str) -> Report:
     """The report on a submission; `address` is where people reach the server, such as https://warpwatch.example."""
+    # What a trial measured stands in the rows of the change that it decided.
+    known = {change.regression_id for change in facts.changes}
+    facts = replace(facts, pairs=[pair for pair in facts.pairs if pair.regression_id not in known])
     pairs = list(_pair_rows(facts, address))
     decided = {_place(row) for row in pairs if row.kind in ("slower", "accepted", "faster")}
     compared = {
@@ -154,7 +158,8 @@ def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
         if pair.status != "ok":
             yield _row(_kind_of_pair(pair), pair.cell, pair.status, pair.message, "an A/B run that did not finish", url)
             continue
-        verdict = classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, among, pair.reason)
+        is_trial, kind_of_device = pair.regression_id is not None, pair.cell.device_kind
+        verdict = classify(pair.base_ns, pair.head_ns, kind_of_device, among, pair.reason, is_trial=is_trial)
         if verdict.outcome == "same":
             continue
         kind: ReportRowKind = "accepted" if verdict.outcome == "slower" and pair.is_accepted else verdict.outcome

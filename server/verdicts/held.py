@@ -69,6 +69,21 @@ def classify_pairs(
     return PairVerdict(outcome, median(ratios), *usual)
 
 
+def classify(
+    base_ns: Sequence[float],
+    head_ns: Sequence[float],
+    device_kind: str,
+    among: int,
+    reason: str | None = None,
+    *,
+    is_trial: bool,
+) -> PairVerdict:
+    """The verdict on the rounds of a trial, or on those of one of `among` pairs of a comparison that was asked for."""
+    if is_trial:
+        return classify_trial(base_ns, head_ns, device_kind, reason)
+    return classify_pairs(base_ns, head_ns, device_kind, among, reason)
+
+
 def classify_comparison(
     base_ns: Sequence[float],
     head_ns: Sequence[float],
@@ -79,10 +94,8 @@ def classify_comparison(
 ) -> PairVerdict:
     """The verdict on one of `among` pairs of a comparison that was made elsewhere: its stop rule shows whether it
     tested a suspicion, and whether its time was limited. Then only what meets the rule is decided."""
-    if stop is not None and stop.earliest < thresholds_of(device_kind).earliest_unsuspected:
-        verdict = classify_trial(base_ns, head_ns, device_kind, reason)
-    else:
-        verdict = classify_pairs(base_ns, head_ns, device_kind, among, reason)
+    is_trial = stop is not None and stop.earliest < thresholds_of(device_kind).earliest_unsuspected
+    verdict = classify(base_ns, head_ns, device_kind, among, reason, is_trial=is_trial)
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     is_undecided = stop is not None and stop.seconds is not None and not stop.decides(ratios)
     return replace(verdict, outcome="unsure") if is_undecided else verdict

@@ -78,7 +78,6 @@ from warpwatch.db.reads.alarms import (
     list_unfit_devices,
 )
 from warpwatch.db.reads.badges import read_badge_counts
-from warpwatch.db.reads.branches import list_branch_pairs
 from warpwatch.db.reads.callbacks import list_callbacks
 from warpwatch.db.reads.causes import read_evidence
 from warpwatch.db.reads.cells import list_cells_around
@@ -128,6 +127,7 @@ from warpwatch.db.reads.missing import list_missing
 from warpwatch.db.reads.muted import find_muted, list_muted
 from warpwatch.db.reads.occupancy import list_device_runs, list_queued
 from warpwatch.db.reads.overview import read_overview
+from warpwatch.db.reads.paired import list_paired_rounds
 from warpwatch.db.reads.previews import list_previews
 from warpwatch.db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
 from warpwatch.db.reads.reports import read_report_facts
@@ -366,7 +366,7 @@ def read_branches(world: World) -> None:
         list_cells(s, detail.commit, CellFilter.CHANGED, "kron", 1)
         list_culprits(s, world.commits)
         list_traded_cells(s, world.commits[0])
-        list_branch_pairs(s, world.commits[0], world.commits[1])
+        list_paired_rounds(s, world.commits[0], world.commits[1])
         read_decision(s, 1)
         list_open_changes(s, world.operator, world.device)
         list_later_checks(s, world.operator, world.device)

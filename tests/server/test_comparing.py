@@ -83,3 +83,27 @@ def test_the_last_two_benchmarked_commits_are_compared(client: TestClient, lab: 
     changes = client.get("/compare", params={"only": "changes"}).text
     assert "+50.0" in changes
     assert "within noise" not in changes
+
+
+def test_an_ab_comparison_of_the_two_commits_decides(client: TestClient, lab: Lab) -> None:
+    """Times of separate runs say that both cases became slower; an A/B comparison says that only one did."""
+    slower, same, untried = (("v1", CASES[0]), ("v1", CASES[1]), ("v2", CASES[0]))
+    lab.bench(0, dict.fromkeys((slower, same, untried), 20_000.0))
+    lab.bench(1, dict.fromkeys((slower, same, untried), 24_000.0))
+    job = lab.submit("compare", 1, base=0)
+    lab.compare(job, {slower: ([20_000.0] * 6, [23_000.0] * 6), same: ([20_000.0] * 6, [20_010.0] * 6)})
+    parameters = {"repository": "kernels", "device": "test-cpu", "left": lab.shas[0], "right": lab.shas[1]}
+    rows = client.get("/api/v1/compare", params=parameters).json()["items"]
+    paired = {(row["right_variant"], row["case"]): (row["paired_outcome"], row["paired_job_id"]) for row in rows}
+    assert paired == {slower: ("slower", job), same: ("same", job), untried: (None, None)}
+    csv = client.get("/api/v1/compare.csv", params=parameters).text
+    assert "paired_outcome" in csv.splitlines()[0]
+    page = client.get("/compare", params={"base": lab.shas[0], "head": lab.shas[1]}).text
+    assert "2 of 3 rows changed" in page
+    assert page.count(f'href="/jobs/{job}') == 2
+    assert "A/B +15.0" in page
+    assert "no change</a>" in page
+    changes = client.get("/compare", params={"base": lab.shas[0], "head": lab.shas[1], "only": "changes"}).text
+    assert "no change</a>" not in changes
+    turned = client.get("/api/v1/compare", params=parameters | {"left": lab.shas[1], "right": lab.shas[0]}).json()
+    assert {row["paired_outcome"] for row in turned["items"]} == {None}, "the A/B comparison had these as base and head"

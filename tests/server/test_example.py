@@ -115,6 +115,8 @@ def test_every_page_says_the_same_of_the_slow_down(client: TestClient, shas: lis
         assert change(series["ratio"]) in client.get(f"/history/{series['series_id']}").text
     compared = read(f"/commits/{sha}/cells", show="changed")["items"]
     assert {cell["case"]: cell["compared"] for cell in compared} == ratios
+    beside = read("/compare", device=row["device_key"], left=row["base_sha"], right=sha)["items"]
+    assert {item["case"]: item["paired_ratio"] for item in beside if item["paired_outcome"] == "slower"} == ratios
     report = client.get("/api/v1/submissions/1/report").json()
     slower = [found for found in report["rows"] if found["kind"] == "slower"]
     assert {found["case"]: found["ratio"] for found in slower} == ratios
