@@ -82,6 +82,7 @@ class JobRow:
     commit_sha: str
     commit_subject: str
     base_sha: str | None
+    repository: str
     operator: str
     device_key: str
     state: str
@@ -265,14 +266,15 @@ WITH line AS (
 )
 SELECT jobs.id, submission_id, jobs.kind, commits.sha AS commit_sha, commits.subject AS commit_subject,
      base.sha AS base_sha,
-       operators.name AS operator, devices.key AS device_key, state, attempt, priority, message,
-       jobs.reason, measured.sha AS unchanged_since, progress,
+       repositories.name AS repository, operators.name AS operator, devices.key AS device_key, state, attempt,
+       priority, message, jobs.reason, measured.sha AS unchanged_since, progress,
        CASE WHEN state = 'queued' THEN line.position END AS position, jobs.created_at, started_at, finished_at
 FROM jobs
 JOIN commits ON commits.id = jobs.commit_id
 LEFT JOIN commits AS base ON base.id = jobs.base_commit_id
 LEFT JOIN commits AS measured ON measured.id = jobs.unchanged_since_commit_id
 JOIN operators ON operators.id = jobs.operator_id
+JOIN repositories ON repositories.id = operators.repository_id
 JOIN devices ON devices.id = jobs.device_id
 LEFT JOIN line ON line.id = jobs.id
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -12,6 +13,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from bench.example_rows import COMMITS, build
+from tests.builders import Lab
 from warpwatch import git
 from warpwatch.bundle import BundleReader
 from warpwatch.db.database import Database
@@ -149,3 +151,14 @@ def test_the_foreign_history_names_the_commits_that_its_comparisons_confirmed(
             detail = client.get(f"/api/v1/regressions/{row['id']}").json()
             assert detail["base_trace_id"]
             assert detail["head_trace_id"]
+
+
+@pytest.mark.usefixtures("example")
+def test_the_queue_names_the_repository_of_other_jobs(client: TestClient, lab: Lab) -> None:
+    own = lab.submit("check", 0)
+    page = client.get("/jobs", params={"repository": "kernels"}).text
+    assert page.count("of example-rows</span>") == len(client.get("/api/v1/jobs").json()["items"]) - 1
+    links = {link.replace("&amp;", "&") for link in re.findall(r'class="sha" href="([^"]*)"', page)}
+    assert any("repository=example-rows" in link for link in links)
+    assert {client.get(link).status_code for link in links} == {200}
+    assert client.get(f"/api/v1/jobs/{own}").json()["job"]["repository"] == "kernels"
