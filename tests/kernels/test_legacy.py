@@ -113,6 +113,10 @@ def test_only_the_variants_that_are_named_are_compared(kron: Kron) -> None:
     done = kron("check", "--variants", "v2,v3", "16", "5", "3")
     assert done.returncode == 0
     assert [line.split(" = ")[0] for line in done.stdout.splitlines()] == ["||v2_y||", "||v2_g||"]
+    done = kron("check", "--variants", "v2", "--implementation", "v1", "16", "5", "3")
+    assert done.returncode == 0
+    assert "||v1_y||" not in done.stdout
+    assert "--implementation is ignored: check takes --variants" in done.stderr
     done = kron("bench", "--variants", "v2,v7", "16", "5", "3")
     assert done.returncode == 2
     assert "--variants v7: choose from v1, v2, v3" in done.stderr

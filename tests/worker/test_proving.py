@@ -149,11 +149,11 @@ def test_right_variants_run_as_often_as_asked_for_beside_busy_processes(tools: T
     values = os.environ | {"WARPWATCH_HOME": str(tools.host.home), "COLUMNS": "250"}
     command = [sys.executable, "-m", "warpwatch", "prove", "cheaters", "--device", "cpu", "--seeds", "0"]
     command += ["--operators", "coarse,meddling", "--load", "3"]
-    done = subprocess.run([*command, "--honest", "20"], env=values, capture_output=True, text=True)
+    done = subprocess.run([*command, "--honest", "8"], env=values, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     runs = re.search(r"correct variants: (\d+) runs .* 0 false alarms", done.stdout)
     assert runs is not None
-    assert 20 <= int(runs[1]) <= 24
+    assert 8 <= int(runs[1]) <= 12
     both = subprocess.run([*command, "--submit"], env=values, capture_output=True, text=True)
     assert (both.returncode, "--submit" in both.stdout) == (2, True)
 

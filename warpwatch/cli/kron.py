@@ -48,7 +48,7 @@ def parse(arguments: Sequence[str]) -> KronCommand:
         "--variants", default="", metavar="NAMES", help="such as v1,v2,v3; default: all that can run here"
     )
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of a bench; default: 1")
-    parser.add_argument("--implementation", default="v1", metavar="NAME", help="the variant to profile; default: v1")
+    parser.add_argument("--implementation", metavar="NAME", help="the variant to profile; default: v1")
     for name, default in (("wait", 1), ("warmup", 1), ("active", 2)):
         parser.add_argument(
             f"--{name}", type=int, default=default, metavar="N", help=f"steps of the profile; default: {default}"
@@ -66,8 +66,11 @@ def parse(arguments: Sequence[str]) -> KronCommand:
         parser.error("--wait and --warmup must be 0 or more, --active 1 or more")
     if given.threads < 1:
         parser.error("--threads must be 1 or more")
+    if given.implementation and modes[0] != "profile":
+        # Scripts of the stand-alone tool pass it to every mode.
+        typer.echo(f"--implementation is ignored: {modes[0]} takes --variants", err=True)
     variants = tuple(dict.fromkeys(name for name in given.variants.split(",") if name))
     batch, *factors = map(int, sizes)
     steps = (given.wait, given.warmup, given.active)
-    chosen = (variants, given.threads, given.implementation)
+    chosen = (variants, given.threads, given.implementation or "v1")
     return KronCommand(modes[0], given.dtype, given.device, batch, tuple(factors), *chosen, *steps)
