@@ -81,12 +81,14 @@ def reference(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
 class _Text:
     """Tokens with their neighbours, and of each pair of neighbours its count and the places of its left tokens.
 
-    A pair (left, right) has the number left * size + right.
+    A pair (left, right) has the number left * size + right. Tokens and places are i32, half of torch's usual size: what
+    a merge takes is reading and writing them all over the text.
     """
 
     def __init__(self, tokens: Tensor, size: int) -> None:
-        places = torch.arange(tokens.numel(), device=tokens.device)
-        self.tokens, self.size = tokens, size
+        places = torch.arange(tokens.numel(), dtype=torch.int32, device=tokens.device)
+        self.tokens, self.size = tokens.int(), size
+        self._number = torch.int32 if size * size < 2**31 else torch.int64
         self.before, self.behind = (places - 1).clamp(min=0), (places + 1).clamp(max=tokens.numel() - 1)
         self.counts = torch.zeros(size * size, dtype=torch.int64, device=tokens.device)
         self.places: dict[int, Tensor] = {}
@@ -96,8 +98,8 @@ class _Text:
         """Adds or subtracts the pairs that begin at `places`, which ascend; what is added is remembered."""
         left, right = self.tokens[places], self.tokens[self.behind[places]]
         inside = (left != BORDER) & (right != BORDER)
-        places, pairs = places[inside], (left * self.size + right)[inside]
-        self.counts.index_add_(0, pairs, torch.full_like(pairs, sign))
+        places, pairs = places[inside], (left.to(self._number) * self.size + right)[inside]
+        self.counts.index_add_(0, pairs, torch.tensor(sign, device=pairs.device).expand(len(pairs)))
         if sign > 0:
             pairs, order = pairs.sort(stable=True)
             numbers, lengths = torch.unique_consecutive(pairs, return_counts=True)
@@ -115,12 +117,20 @@ class _Text:
             begin = torch.where(continues, 0, places).cummax(0).values
             first = first[(places - begin) % 2 == 0]
         second = self.behind[first]
-        self._count(torch.unique(torch.cat([self.before[first], first, second])), -1)
+        self._count(_in_order(self.before[first], first, second), -1)
         self.tokens[first], self.tokens[second] = merged, INSIDE
         following = self.behind[second]
         self.behind[first], self.before[following] = following, first
         # Every pair here has the new token, so none of them has places yet.
-        self._count(torch.unique(torch.cat([self.before[first], first])), 1)
+        self._count(_in_order(self.before[first], first), 1)
+
+
+def _in_order(*columns: Tensor) -> Tensor:
+    """The places in rows of places that ascend from row to row, those that end a row and begin the next one once."""
+    places = torch.stack(columns, 1).flatten()
+    kept = torch.ones_like(places, dtype=torch.bool)
+    kept[1:] = places[1:] != places[:-1]
+    return places[kept]
 
 
 def recounted(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
