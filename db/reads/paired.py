@@ -32,7 +32,8 @@ class PairedRounds:
 def list_paired_rounds(
     session: Session, base_commit_id: int, head_commit_id: int, device_id: int | None = None
 ) -> list[PairedRounds]:
-    """The newest comparison of every series between two commits, on one device or on all."""
+    """The newest comparison of every series between two commits, on one device or on all. Those of two toolchains are
+    left out: they do not tell what the commits do."""
     sql = """
     SELECT DISTINCT ON (comparisons.series_id) runs.job_id,
            EXISTS (SELECT FROM trials WHERE trials.job_id = jobs.id) AS is_trial, operators.name AS operator,
@@ -44,6 +45,7 @@ def list_paired_rounds(
     JOIN operators ON operators.id = series.operator_id JOIN cases ON cases.id = series.case_id
     JOIN variants ON variants.id = series.variant_id JOIN devices ON devices.id = series.device_id
     WHERE jobs.commit_id = :head AND jobs.base_commit_id = :base AND jobs.kind = 'compare'
+      AND jobs.spec -> 'toolchains' IS NULL
       AND (CAST(:device_id AS bigint) IS NULL OR jobs.device_id = :device_id)
     ORDER BY comparisons.series_id, comparisons.id DESC LIMIT :limit
     """

@@ -105,5 +105,9 @@ def test_an_ab_comparison_of_the_two_commits_decides(client: TestClient, lab: La
     assert "no change</a>" in page
     changes = client.get("/compare", params={"base": lab.shas[0], "head": lab.shas[1], "only": "changes"}).text
     assert "no change</a>" not in changes
+    under_two = lab.submit("compare", 1, base=0, toolchains=("old", "new"))
+    lab.compare(under_two, {same: ([20_000.0] * 6, [30_000.0] * 6)})
+    rows = client.get("/api/v1/compare", params=parameters).json()["items"]
+    assert {row["paired_job_id"] for row in rows} == {job, None}, "two toolchains do not tell what two commits do"
     turned = client.get("/api/v1/compare", params=parameters | {"left": lab.shas[1], "right": lab.shas[0]}).json()
     assert {row["paired_outcome"] for row in turned["items"]} == {None}, "the A/B comparison had these as base and head"
