@@ -60,7 +60,7 @@ class RegressionStage(StrEnum):
     UNTRIED = "untried"
     """A series was not tried yet."""
     UNSURE = "unsure"
-    """A series was measured and is unsure, and no longer trial was asked for."""
+    """No series is confirmed, one was measured and is unsure, and no longer trial was asked for."""
     UNCONFIRMED = "unconfirmed"
     """All series are decided and none is confirmed."""
     UNCHECKED_BASE = "unchecked base"
@@ -123,13 +123,13 @@ def stage_of(context: RegressionContext) -> RegressionStage:
         return RegressionStage.WAITING
     if context.having(Verdict.SUSPECTED):
         return RegressionStage.UNTRIED
+    if combine(member.verdict for member in context.members) == Verdict.CONFIRMED:
+        return _stage_of_confirmed(context)
     # Measuring for longer does not help where nothing could be measured at all.
     is_retried = any(trial.purpose == Purpose.RETRY for trial in context.trials)
     if context.confirming and not is_retried and _measured_unsure(context):
         return RegressionStage.UNSURE
-    if combine(member.verdict for member in context.members) != Verdict.CONFIRMED:
-        return RegressionStage.UNCONFIRMED
-    return _stage_of_confirmed(context)
+    return RegressionStage.UNCONFIRMED
 
 
 def _stage_of_confirmed(context: RegressionContext) -> RegressionStage:

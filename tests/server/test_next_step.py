@@ -95,6 +95,13 @@ def test_what_is_unsure_is_tried_once_more_with_more_rounds() -> None:
     assert rounds == [THRESHOLDS["cuda"].rounds, THRESHOLDS["cuda"].more_rounds]
 
 
+def test_what_one_series_confirms_does_not_wait_for_another() -> None:
+    judge = search(SimulatedDevice(8, times={1: {3: 1.2}, 2: {3: 1.008}}, noise=0.006), {1: 1.2, 2: 1.01})
+    assert judge.located() == {("slower", 2, 3)}
+    assert [str(member.verdict) for member in judge.facts[1].members] == ["confirmed", "unsure"]
+    assert {purpose for purpose, _ in answers(judge, 1)} == {"confirm", "bisect"}
+
+
 def test_an_unsure_half_leaves_the_range_that_shows_the_change() -> None:
     judge = search(SimulatedDevice(8, times={1: {3: 1.2}}, noisy=frozenset({(0, 4)})), {1: 1.2})
     assert judge.located() == {("slower", 0, 8)}
