@@ -120,12 +120,15 @@ class Thresholds:
     )
     earliest_unsuspected: int = field(
         metadata=_documented(
-            "rounds", "The same where nothing is suspected: a change among many pairs must not appear by chance."
+            "rounds",
+            "The same where nothing is suspected: a change among many pairs must not appear by chance. Three show one "
+            "that is plain: beyond the eighth power of the ratio that confirms.",
         )
     )
     more_rounds: int = field(
         metadata=_documented(
-            "rounds", "Rounds of the second try after an unsure answer; its interval is about half as wide."
+            "rounds",
+            "Rounds of the second try where no series is confirmed and one is unsure; its interval is half as wide.",
         )
     )
     few_rounds: int = field(metadata=_documented("rounds", "Rounds of a step of a bisection of a plain change."))
