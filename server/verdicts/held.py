@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from statistics import NormalDist, median
 from typing import Literal
 
@@ -56,12 +56,14 @@ def classify_pairs(
     low, high = min(usual[0], strict[0]), max(usual[1], strict[1])
     # Rounds that ended early did so beyond this boundary, which holds off false changes of many pairs as well.
     is_early, are_few = len(ratios) < ROUNDS, len(ratios) < thresholds.earliest_unsuspected
-    bound = (plain_ratio if are_few else early_ratio)(least, len(ratios))
-    outcome: PairOutcome = "unsure" if are_few else "same"
-    if is_large and ((low > least and not are_few) or (is_early and usual[0] > bound)):
+    bound = (plain_ratio if are_few else early_ratio)(least, len(ratios)) if is_early else inf
+    outcome: PairOutcome = "same"
+    if is_large and ((low > least and not are_few) or usual[0] > bound):
         outcome = "slower"
-    elif is_large and ((high < 1 / least and not are_few) or (is_early and usual[1] < 1 / bound)):
+    elif is_large and ((high < 1 / least and not are_few) or usual[1] < 1 / bound):
         outcome = "faster"
+    elif are_few:
+        return PairVerdict("unsure")
     elif usual[1] > thresholds.same_ratio and (usual[1] - 1) * median(base_ns) >= thresholds.least_ns:
         outcome = "unsure"
     if reason == Reason.CONTROL_MOVED or (reason == Reason.CONTROL_MISSED and outcome == "same"):

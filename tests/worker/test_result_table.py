@@ -43,12 +43,19 @@ def test_a_row_holds_check_time_and_comparison() -> None:
     assert (table.wrong, table.slower) == (1, 1)
 
 
-def test_three_rounds_decide_only_what_was_suspected() -> None:
-    outcome = Outcome(ENVIRONMENT, comparisons=[compared("v1", 1000.0, 2000.0, rounds=3)])
-    for earliest, slower in ((3, 1), (6, 0)):
-        table = ResultTable("cuda")
-        table.add(JobKind.COMPARE, outcome, StopRule(earliest, 1.005))
-        assert table.slower == slower
+@pytest.mark.parametrize(
+    ("head_ns", "earliest", "slower"),
+    [
+        pytest.param(1030.0, 3, 1, id="suspected"),
+        pytest.param(1030.0, 6, 0, id="not suspected"),
+        pytest.param(2000.0, 6, 1, id="not suspected, and plain"),
+    ],
+)
+def test_three_rounds_decide_what_was_suspected_or_is_plain(head_ns: float, earliest: int, slower: int) -> None:
+    outcome = Outcome(ENVIRONMENT, comparisons=[compared("v1", 1000.0, head_ns, rounds=3)])
+    table = ResultTable("cuda")
+    table.add(JobKind.COMPARE, outcome, StopRule(earliest, 1.005))
+    assert table.slower == slower
 
 
 def rounds_of(ratios: list[float], reason: Reason | None = None) -> Comparison:
