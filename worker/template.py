@@ -25,7 +25,6 @@ import contextlib
 import ctypes
 import importlib.util
 import os
-import re
 import runpy
 import select
 import signal
@@ -41,7 +40,6 @@ from typing import Any
 HERE = Path(__file__).absolute().parent
 BARE, COMPILERS = "bare", "compilers"
 PR_SET_DUMPABLE = 4
-MADV_POPULATE_WRITE = 23
 DESCRIPTORS = 6
 """At most, of one request: status, standard input, output, replies, plan and channel."""
 _ARGUMENTS, _VARIABLES = 45, 47
@@ -222,31 +220,8 @@ def become_child(confine: ModuleType, descriptors: list[int]) -> list[str]:
     show_in_proc(words, variables)
     sys.argv[:], sys.orig_argv[:] = words[2:], words
     confine.confine(plan)
-    copy_memory()
     draw_seeds()
     return list(words)
-
-
-def copy_memory() -> None:
-    """Takes pages of its own, in the order of their addresses, for all that this process shares with its template.
-
-    Else it would copy each where it first writes to it: within what it measures, and scattered over the memory, which
-    makes calls with cold caches slower on virtual machines. Kernels before 5.14 refuse, and then it does so.
-    """
-    if not os.access("/proc/self/pagemap", os.R_OK):
-        return
-    page = os.sysconf("SC_PAGE_SIZE")
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
-        for span, rights in (line.split(maxsplit=2)[:2] for line in maps):
-            if not (rights.startswith("rw") and rights.endswith("p")):
-                continue
-            begin, end = (int(address, 16) for address in span.split("-"))
-            pagemap.seek(begin // page * 8)
-            # The highest bit of an entry says that the page is there.
-            for run in re.finditer(rb"[\x80-\xff]+", pagemap.read((end - begin) // page * 8)[7::8]):
-                address, size = begin + run.start() * page, len(run[0]) * page
-                _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), MADV_POPULATE_WRITE)
 
 
 def draw_seeds() -> None:

@@ -18,6 +18,8 @@ from tests.waiting import wait_until
 from tests.worker.conftest import Diary, processes_with
 from warpwatch.cli.working_tree import _spare_compilers
 from warpwatch.contract.catalogue import OperatorEntry, VariantEntry
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.messages import CanaryReply
 from warpwatch.settings import Settings
 from warpwatch.worker import sandbox, templates
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
@@ -311,17 +313,28 @@ def test_nothing_of_an_earlier_child_is_in_memory(starter: Starter) -> None:
     assert run(second, search) == "0"
 
 
-def test_a_fork_shares_no_memory(starter: Starter) -> None:
+def test_a_fork_that_measures_shares_no_memory(tmp_path: Path) -> None:
     """A page that is still shared would be copied within a measurement, by the first write to it."""
     if tuple(map(int, os.uname().release.split(".")[:2])) < (5, 14):
         pytest.skip("this kernel cannot copy pages ahead")
-    look = """
-import json
-lines = (line.split() for line in open("/proc/self/smaps_rollup") if line.endswith("kB\\n"))
-print(json.dumps({fields[0]: int(fields[1]) for fields in lines}))
-"""
-    sizes = json.loads(run(starter.start(), look))
-    assert sizes["Shared_Dirty:"] < 0.1 * sizes["Private_Dirty:"]
+    host = Host(Settings(home=tmp_path / "home"), "cpu")
+    host.home.mkdir()
+    child = host.start_child(host.empty_child(tmp_path), Diary())
+    try:
+        for verb, reply, shares in (("environment", Environment, True), ("canary", CanaryReply, False)):
+            child.ask(reply, verb, 60, Diary())
+            sizes = [memory(pid) for pid in processes_with(str(tmp_path))]
+            shared, own = max(sizes, key=sum)
+            assert (shared > 0.5 * own) is shares, (verb, shared, own)
+    finally:
+        child.close()
+
+
+def memory(pid: int) -> tuple[int, int]:
+    """kB of the process that others have, too, and that are its own; what was read from files counts in neither."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.endswith("kB"))
+    sizes = {fields[0]: int(fields[1]) for fields in lines}
+    return sizes["Shared_Dirty:"], sizes["Private_Dirty:"]
 
 
 @pytest.mark.usefixtures("_without_torch")

@@ -31,6 +31,7 @@ from warpwatch.operator import CONTRACT
 
 from .failures import Failure, describe
 from .measured import MeasuredFolders
+from .memory import copy_shared
 from .spent import ACTIVITIES, STOPWATCH
 from .turns import ChildTurns
 from .verbs import ChildSettings, Verbs
@@ -52,6 +53,8 @@ FAILURE_REPLIES: dict[str, Any] = {
     "canary": CanaryReply,
 }
 VERBS = (*FAILURE_REPLIES, "catalogue", "environment", PING)
+UNTIMED = {"cases", "check", "catalogue", "environment"}
+"""Requests whose answers hold no times."""
 
 
 class CannotServeError(Exception):
@@ -111,6 +114,8 @@ class HarnessServer:
         if request.verb == PING:
             self._write({"id": request.id, "reply": {}})
             return None
+        if request.verb not in UNTIMED:
+            copy_shared()
         try:
             activity = ACTIVITIES.get(request.verb)
             with STOPWATCH.measure(activity) if activity is not None else nullcontext():
