@@ -33,10 +33,10 @@ from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import SilentReporter
+from warpwatch.worker.tools import Tools
 
 SOURCE = Path(__file__).parents[1] / "examples" / "rows"
 SOFTMAX, RMS_NORM, README = "csrc/softmax/softmax.cpp", "csrc/rms_norm/rms_norm.cpp", "README.md"

@@ -27,10 +27,10 @@ from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind
 from warpwatch.settings import Settings
 from warpwatch.worker import sandbox, templates
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import SilentReporter
+from warpwatch.worker.tools import Tools
 
 ROOT = Path(__file__).parents[1]
 OPERATOR, VARIANT = "vector_add", "v2"

@@ -23,9 +23,10 @@ from warpwatch.contract.messages import BenchReply
 from warpwatch.contract.words import Status
 from warpwatch.settings import Settings
 from warpwatch.worker import templates
-from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import SilentReporter
+from warpwatch.worker.tools import Tools
 
 ROOT = Path(__file__).parents[1]
 KINDS = {"program": False, "template": True}

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from warpwatch.contract.case import Case, Direction, Precision, Size, derive_case
+from warpwatch.contract.catalogue import MOST_TIMEOUT_FACTOR
 from warpwatch.contract.measurement import Curves
 
 __all__ = [
@@ -134,6 +135,8 @@ class Operator:
     curves(case, *outputs) -> Curves to draw of a right result in a forward case, or None.
     uses -> operators whose libraries the native variants call, by default this one alone. A list replaces the default:
         name this operator in it as well if it has a library.
+    timeout_factor -> how many times WARPWATCH_CASE_TIMEOUT a variant may take for one of its cases, 1 to 10; for
+        references that take minutes.
     """
 
     name: str
@@ -149,7 +152,15 @@ class Operator:
     no_special_values: str = ""
     curves: Callable[..., Curves | None] = lambda case, *outputs: None
     uses: tuple[str, ...] = ()
+    timeout_factor: float = 1.0
     variants: dict[str, Variant] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """ValueError for a time limit that the service does not grant."""
+        if not 1 <= self.timeout_factor <= MOST_TIMEOUT_FACTOR:
+            raise ValueError(
+                f"operator {self.name}: timeout_factor must be 1 to {MOST_TIMEOUT_FACTOR}, not {self.timeout_factor}"
+            )
 
     def variant(self, name: str, *, idea: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register the decorated function as variant `name`; `options` are the fields of Variant."""

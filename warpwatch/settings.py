@@ -68,7 +68,11 @@ VARIABLES = (
     Variable("WARPWATCH_WORKER_KEY", "none", "default of `warpwatch worker --key`"),
     Variable("WARPWATCH_URL", "`http://127.0.0.1:PORT`", "where the command line finds the server"),
     Variable("WARPWATCH_LEASE", "`15`", "seconds after which a silent worker loses its job, 1 to 3600"),
-    Variable("WARPWATCH_CASE_TIMEOUT", "`120`", "seconds that one variant may take for one case, 0.1 to 86400"),
+    Variable(
+        "WARPWATCH_CASE_TIMEOUT",
+        "`120`",
+        "seconds that one variant may take for one case, 0.1 to 86400; an operator may ask for up to ten times as much",
+    ),
     Variable("WARPWATCH_BUILD_TIMEOUT", "`600`", "seconds that one library may take to build, 0.1 to 86400"),
     Variable(
         "WARPWATCH_PROGRAM_TIMEOUT", "`600`", "seconds that one run of a benchmark program may take, 0.1 to 86400"

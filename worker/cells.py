@@ -9,7 +9,7 @@ from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.rounds import CellRounds
 from warpwatch.contract.spec import BUDGET_NS, JobRequest
 from warpwatch.contract.words import Status
-from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.compared_side import ComparedSide
 from warpwatch.worker.comparison import TURNS, planned_rounds, typical
 from warpwatch.worker.crowd import drop_at_once, load_at_once
@@ -17,6 +17,7 @@ from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter
 from warpwatch.worker.toolchains import find_toolchain
+from warpwatch.worker.tools import Tools
 
 CELLS = ("base, old toolchain", "head, old toolchain", "base, new toolchain", "head, new toolchain")
 

@@ -14,32 +14,28 @@ from typing import Any, TypeVar
 
 from warpwatch import __version__, git
 from warpwatch.contract.activities import Activity, Stopwatch
-from warpwatch.contract.catalogue import Catalogue, OperatorEntry
+from warpwatch.contract.catalogue import MOST_TIMEOUT_FACTOR, Catalogue, OperatorEntry
 from warpwatch.contract.environment import Environment
-from warpwatch.contract.messages import BuildReply, CeilingsReply
+from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.spec import ADDRESS, DefinitionsVersion
-from warpwatch.contract.words import Fault, Reason, Status
+from warpwatch.contract.words import Fault, Status
 from warpwatch.project import Project
 from warpwatch.sources import Sources
-from warpwatch.worker import sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
-from warpwatch.worker.caches import cache_of, remove_unused
+from warpwatch.worker.caches import cache_of
 from warpwatch.worker.cards import read_card
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.host import THREADS, Host, greeted
-from warpwatch.worker.mirrors import project_of, trusted_mirror
 from warpwatch.worker.package_build import PackageBuildError, build_package
-from warpwatch.worker.peaks import read_peaks, store_peaks
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer
 from warpwatch.worker.toolchains import Toolchain
 from warpwatch.worker.turns import LaneTurns
-from warpwatch.worker.worktrees import clear_worktrees, lay_out, own_prefix
+from warpwatch.worker.worktrees import lay_out, own_prefix
 
 T = TypeVar("T")
 QUICK_SECONDS = 60.0
 """Limit for asking a child what it runs on."""
-CEILINGS_SECONDS = 180.0
 LIBRARIES = 64
 """Libraries that one operator may use."""
 
@@ -224,6 +220,13 @@ class Checkout:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure
         return self._environments[modules]
 
+    def timeout_seconds(self, operator: str) -> float:
+        """What a variant may take for one case: longer where the operator asks for it, which the commit may have
+        written."""
+        entries = (_with_entry(catalogue, operator)[1] for catalogue in self._catalogues.values())
+        factor = next((entry.timeout_factor for entry in entries if entry is not None), 1.0)
+        return self.host.settings.case_timeout_seconds * min(max(1.0, factor), MOST_TIMEOUT_FACTOR)
+
     def start_spares(self, count: int, reporter: Reporter) -> None:
         """Starts fresh children until so many are there beside the one in use, one for each time that this is dropped.
         It waits for none of them, so those of several commits start at once."""
@@ -387,113 +390,6 @@ def close_at_once(children: Sequence[Child]) -> None:
     """Kills these children, each of which takes a tenth of a second to give a GPU back."""
     with ThreadPoolExecutor(max(1, len(children))) as pool:
         list(pool.map(Child.close, children))
-
-
-CheckoutKey = tuple[str, str, int, DefinitionsVersion | None, Toolchain | None]
-"""URL, commit, how many others of the same commit there are, what defines its operators, and what it is run with."""
-
-
-class Tools:
-    """What a worker keeps between jobs: the checkouts it used last, with their running children, and the device's
-    identity. lasting: commits whose checkouts stay, whatever others are asked for."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.lasting: frozenset[str] = frozenset()
-        self._identity: tuple[Environment, dict[str, float] | None] | None = None
-        self._warm: dict[CheckoutKey, Checkout] = {}
-        clear_worktrees(host.home)
-        sandbox.clear_leftovers()
-        remove_unused(host.home)
-
-    def identify(self, reporter: Reporter) -> tuple[Environment, dict[str, float] | None]:
-        """Fingerprint and ceilings of this device with the worker's own interpreter, asked of a child that loads no
-        repository."""
-        if self._identity is None:
-            try:
-                with self.host.lone_child(reporter) as child:
-                    environment = child.ask(Environment, "environment", QUICK_SECONDS, reporter)
-                    environment = replace(environment, card=read_card(self.host.device))
-                    self._identity = environment, self._peaks(environment, reporter, child)
-            except ChildFailure as failure:
-                raise CannotRunError(f"{self.host.device} cannot be used: {failure}") from failure
-        return self._identity
-
-    def checkouts(
-        self,
-        url: str,
-        shas: list[str],
-        reporter: Reporter,
-        definitions: DefinitionsVersion | None = None,
-        toolchains: Sequence[Toolchain] = (),
-    ) -> list[Checkout]:
-        """The commits `shas` checked out side by side; checkouts of others are closed first, unless they are lasting.
-
-        definitions: what defines their operators; None where each does. toolchains: one for each commit, or none.
-
-        Raises GitError when the repository or a commit cannot be fetched, ProjectError when a commit's warpwatch.toml
-        cannot be used.
-        """
-        # A commit may be compared with itself, so each mention of it is a checkout of its own.
-        chosen: list[Toolchain | None] = list(toolchains) if toolchains else [None] * len(shas)
-        keys = [(url, sha, shas[:index].count(sha), definitions, chosen[index]) for index, sha in enumerate(shas)]
-        with self.host.stopwatch.measure(Activity.CHECKOUT):
-            self._keep(set(keys))
-            for key in keys:
-                if key not in self._warm:
-                    self._warm[key] = self._lay_out(url, key[1], definitions, key[-1], reporter)
-        for key in keys:
-            different = self._warm[key].trees.differences()
-            if different:
-                self._warm.pop(key).close()
-                message = f"the checkout of {key[1][:12]} does not hold its files: {different[0]} differs"
-                raise CannotRunError(message, retry=True, reason=Reason.HOST_FAULT)
-            self._warm[key].build_package(reporter)
-        return [self._warm[key] for key in keys]
-
-    def peaks(self, checkout: Checkout, reporter: Reporter) -> dict[str, float] | None:
-        """Ceilings of the checkout's environment; measured once, then read from a file in the home folder."""
-        return self._peaks(checkout.environment(reporter), reporter, checkout)
-
-    def _peaks(self, environment: Environment, reporter: Reporter, child: Child | Checkout) -> dict[str, float] | None:
-        if (peaks := read_peaks(self.host.home, environment.key)) is not None:
-            return peaks
-        reporter.log("measuring the ceilings of this device")
-        try:
-            reply = child.ask(CeilingsReply, "ceilings", CEILINGS_SECONDS, reporter)
-        except ChildFailure as failure:
-            reply = CeilingsReply(failure.status, failure.message)
-        if reply.status is not Status.OK:
-            reporter.log(f"the ceilings could not be measured: {reply.message}")
-            return None
-        store_peaks(self.host.home, environment.key, reply.peaks)
-        return reply.peaks
-
-    def close(self) -> None:
-        self.lasting = frozenset()
-        self._keep(set())
-
-    def _lay_out(
-        self,
-        url: str,
-        sha: str,
-        definitions: DefinitionsVersion | None,
-        toolchain: Toolchain | None,
-        reporter: Reporter,
-    ) -> Checkout:
-        reporter.log(
-            f"checkout {sha[:12]}"
-            + (f", defined by {definitions.sha[:12]}" if definitions else "")
-            + (f", with {toolchain.name}" if toolchain else "")
-        )
-        mirror = trusted_mirror(self.host.settings, self.host.confinement().isolation, url, sha)
-        project = project_of(self.host.home, mirror, sha, definitions)
-        return Checkout(self.host, mirror, sha, project, definitions, toolchain)
-
-    def _keep(self, keys: set[CheckoutKey]) -> None:
-        for key in set(self._warm) - keys:
-            if key[1] not in self.lasting:
-                self._warm.pop(key).close()
 
 
 def _with_entry(catalogue: Catalogue, operator: str) -> tuple[Catalogue, OperatorEntry | None]:

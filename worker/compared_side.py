@@ -104,7 +104,7 @@ class ComparedSide:
         return partial(self._receive, verb, variant, case, budget_ns, begin)
 
     def _receive(self, verb: str, variant: str, case: str, budget_ns: int, begin: float) -> SampleReply:
-        seconds = self.checkout.host.settings.case_timeout_seconds + budget_ns / 1e9
+        seconds = self.checkout.timeout_seconds(self._request.operator) + budget_ns / 1e9
         try:
             reply = self.checkout.answer(SampleReply, seconds, self._reporter)
         except ChildFailure as failure:

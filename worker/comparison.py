@@ -16,13 +16,14 @@ from warpwatch.contract.outcome import Comparison, Finding, Outcome, PartialOutc
 from warpwatch.contract.rounds import ROUNDS, WAITS, StopRule, judge_controls
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Reason, Status
-from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.compared_side import ComparedSide
 from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once, rehearse_at_once
 from warpwatch.worker.gate import counts_as_fit, expect_healthy
 from warpwatch.worker.measurer import describe
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
+from warpwatch.worker.tools import Tools
 
 Pair = tuple[str, str]
 """A variant and the key of a case."""

@@ -21,7 +21,7 @@ from warpwatch.definitions import DefinitionsError
 from warpwatch.git import GitError, UnknownRefError
 from warpwatch.project import IncompleteCommitError, ProjectError
 from warpwatch.worker.building import step_back
-from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
@@ -46,6 +46,7 @@ from warpwatch.worker.programs import measure_program
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import SanitizerMissingError, find_sanitizer
 from warpwatch.worker.toolchains import ToolchainError, find_toolchain
+from warpwatch.worker.tools import Tools
 
 _LOG_TAIL = 4000
 

@@ -29,7 +29,6 @@ from warpwatch.logs import JOB_ID
 from warpwatch.settings import Settings
 from warpwatch.worker import groups, sandbox
 from warpwatch.worker.ahead import JOBS, BuildAhead
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.coordinator import Connect, Coordinator, UnusableKeyError
 from warpwatch.worker.device_lock import lock_device, physical_id
 from warpwatch.worker.execution import execute
@@ -38,6 +37,7 @@ from warpwatch.worker.host import Host
 from warpwatch.worker.log_writer import LogWriter
 from warpwatch.worker.outages import reason_of, require_space
 from warpwatch.worker.reporter import CannotRunError, SilentReporter, Stopped
+from warpwatch.worker.tools import Tools
 
 FAILURES_BEFORE_PAUSE = 3
 FIRST_PAUSE_SECONDS = 30.0

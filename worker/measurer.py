@@ -209,7 +209,7 @@ class Measurer:
     def _ask(self, kind: str, variant: str, case: str) -> Finding:
         spec, operator = self._request.spec, self._request.operator
         names: dict[str, Any] = {"operator": operator, "variant": variant, "case": case, "seed": spec.seed}
-        seconds = self._checkout.host.settings.case_timeout_seconds
+        seconds = self._checkout.timeout_seconds(operator)
         try:
             if kind == "check":
                 return self._check(names, seconds)

@@ -11,10 +11,11 @@ from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import Reason, Status
 from warpwatch.formats import VARIANT, ForeignResults
 from warpwatch.project import Program
-from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.comparison import Pair, ended, expect_one_interpreter, list_undecided, planned_rounds
 from warpwatch.worker.programs import ProgramRun, ProgramRunner, catalogue_of, expect_fit, identify, runner_of
 from warpwatch.worker.reporter import CannotRunError, Reporter
+from warpwatch.worker.tools import Tools
 
 
 def compare_programs(request: JobRequest, base: Checkout, head: Checkout, tools: Tools, reporter: Reporter) -> Outcome:

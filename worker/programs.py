@@ -31,11 +31,12 @@ from warpwatch.formats import (
     strip_preamble,
 )
 from warpwatch.project import Program
-from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import Child, ChildFailure
 from warpwatch.worker.files import read_regular
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
+from warpwatch.worker.tools import Tools
 
 _RUNNER = Path(__file__).parent / "harness" / "programs.py"
 _OUTPUT, _PRINTED = "results.json", "printed"

@@ -24,10 +24,10 @@ from warpwatch import git
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import Fault, JobKind, Status
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.execution import execute
 from warpwatch.worker.reporter import CannotRunError, Reporter
+from warpwatch.worker.tools import Tools
 
 FOLDER = Path(__file__).with_name("adversaries")
 SHIPPED = Path(warpwatch.__file__).parent / "bundled" / "kernels"

@@ -16,9 +16,10 @@ from warpwatch.project import ProjectError
 from warpwatch.settings import Settings
 from warpwatch.worker import sandbox
 from warpwatch.worker.building import LIBRARY
-from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.host import Host
+from warpwatch.worker.tools import Tools
 
 pytestmark = pytest.mark.usefixtures("bare_templates")
 CHILD = Path(__file__).with_name("commit_child.py")

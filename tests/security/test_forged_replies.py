@@ -12,10 +12,10 @@ from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import Fault, JobKind, Status
 from warpwatch.settings import Settings
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.plausibility import TimeLimits, fastest_possible_ns
+from warpwatch.worker.tools import Tools
 
 PEAKS = {"copy": 1e12, "f32": 1e13, "bf16": 1e14}
 FORGER = """

@@ -17,8 +17,8 @@ from warpwatch.contract.words import JobKind, Status
 from warpwatch.worker import ahead
 from warpwatch.worker.ahead import BuildAhead
 from warpwatch.worker.building import BuiltLibrary, build
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.host import Host
+from warpwatch.worker.tools import Tools
 
 SOURCE = 'extern "C" int answer() { return 42; }'
 USER = 'operator = Operator("user", uses=("second", "../first", "missing"))'

@@ -14,11 +14,11 @@ from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.words import Status
 from warpwatch.settings import Settings
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once, rehearse_at_once
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import Stopped
+from warpwatch.worker.tools import Tools
 
 CASE = "n=100,f32,fwd"
 

@@ -10,9 +10,9 @@ from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.settings import Settings
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
+from warpwatch.worker.tools import Tools
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 SIZES = (2**14, 2**16, 2**18, 2**20)

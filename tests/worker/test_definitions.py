@@ -19,10 +19,10 @@ from warpwatch.contract.words import Fault, JobKind, Reason, Status
 from warpwatch.definitions import DefinitionsError, DefinitionsSource, newest_version, parse_source
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources, matches
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import CannotRunError
+from warpwatch.worker.tools import Tools
 
 
 @pytest.fixture(scope="module")

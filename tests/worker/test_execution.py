@@ -22,14 +22,16 @@ from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.outcome import Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
+from warpwatch.operator import Cost, Operator
 from warpwatch.settings import Settings
 from warpwatch.worker import comparison, execution
-from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.lanes import Cell, Measure, measure_in_lanes
 from warpwatch.worker.measurer import build_native, choose_cases
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
+from warpwatch.worker.tools import Tools
 
 CASES = ["n=100,f32,fwd", "n=101,f32,fwd", "n=102,f32,fwd"]
 KNOWN = {"variants": ["ok", "loop"], "cases": CASES[:2]}
@@ -77,6 +79,27 @@ def test_edge_cases_are_checked_along_and_not_timed() -> None:
     assert chosen("check", suite="full") == ["full", "edge"]
     assert chosen("bench", suite="full") == chosen("profile", suite="full") == ["full"]
     assert chosen("check", suite="quick", cases=["full"]) == ["full"]
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1, Status.TIMED_OUT), (10, Status.OK)])
+def test_an_operator_may_ask_for_more_time(repository: Repository, tmp_path: Path, factor: int, status: Status) -> None:
+    slow = probes.OPERATOR.replace("return x + x", "import time; time.sleep(0.5); return x + x")
+    slow = slow.replace("inputs=inputs,", f"inputs=inputs, timeout_factor={factor},")
+    sha = repository.commit(f"slow, {factor}", probes.files() | {"kernels/probe.py": slow})
+    settings = Settings(home=tmp_path / "home", case_timeout_seconds=2, build_timeout_seconds=60)
+    identify(settings.home)
+    tools = Tools(Host(settings, "cpu"))
+    try:
+        checked = run(order(repository, sha, variants=["last"], cases=CASES[:1]), tools, tmp_path)
+    finally:
+        tools.close()
+    assert [finding.status for finding in checked.findings] == [status]
+
+
+@pytest.mark.parametrize("factor", [0.5, 11, float("nan")])
+def test_a_time_limit_that_no_operator_gets_is_refused(factor: float) -> None:
+    with pytest.raises(ValueError, match="timeout_factor must be 1 to 10"):
+        Operator("probe", "", lambda case, make: {}, lambda: None, lambda case: Cost(1, 1), {}, timeout_factor=factor)
 
 
 def test_undeclared_cases_are_measured_where_the_operator_can_have_them(

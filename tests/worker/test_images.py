@@ -24,11 +24,11 @@ from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.project import FILE_NAME
 from warpwatch.settings import Settings
 from warpwatch.worker import images, sandbox
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.images import ContainerImage
 from warpwatch.worker.reporter import CannotRunError
+from warpwatch.worker.tools import Tools
 
 __all__ = ["podman"]
 BIN = "/opt/python/bin"

@@ -21,11 +21,11 @@ from warpwatch.db.database import Database
 from warpwatch.db.reads.devices import list_workers
 from warpwatch.settings import SettingError, Settings, load_settings
 from warpwatch.worker import sandbox
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.host import Host
 from warpwatch.worker.mirrors import UntrustedCommitError
 from warpwatch.worker.sandbox import Protection
 from warpwatch.worker.seccomp import REFUSED, build_filter
+from warpwatch.worker.tools import Tools
 
 MASKED_PROC = """
 mount --bind /dev/null /proc/version

@@ -25,8 +25,15 @@ def test_energy_is_measured_where_no_verdict_waits_for_it(tmp_path: Path, kind: 
         asked.append(fields)
         return ProfileReply(Status.UNSUPPORTED)
 
-    host = SimpleNamespace(kind="cuda", settings=SimpleNamespace(case_timeout_seconds=60.0))
-    checkout = SimpleNamespace(host=host, sha="a" * 40, running=True, others_ran=lambda _: False, ask=ask)
+    host = SimpleNamespace(kind="cuda")
+    checkout = SimpleNamespace(
+        host=host,
+        sha="a" * 40,
+        running=True,
+        others_ran=lambda _: False,
+        timeout_seconds=lambda _: 60.0,
+        ask=ask,
+    )
     request = JobRequest(kind, "/srv/kernels", "a" * 40, "square", JobSpec())
     measurer = Measurer(cast(Checkout, checkout), request, Diary(), tmp_path, TimeLimits(None, "cuda"), Strikes())
     assert measurer.measure("profile", "v1", "n=1").status is Status.UNSUPPORTED

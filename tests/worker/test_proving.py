@@ -15,10 +15,10 @@ import pytest
 from tests.worker.conftest import Diary, identify
 from warpwatch.settings import Settings
 from warpwatch.worker import proving
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.host import Host
 from warpwatch.worker.load import busy_processes
 from warpwatch.worker.proving import KINDS, Proof, prove, read_expectations, sources
+from warpwatch.worker.tools import Tools
 
 pytestmark = pytest.mark.timeout(900)
 """The mutants of all operators go through one fixture."""

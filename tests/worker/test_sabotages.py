@@ -37,7 +37,7 @@ from warpwatch.server.verdicts.held import classify_trial
 from warpwatch.settings import Settings
 from warpwatch.worker import building, gate
 from warpwatch.worker.building import LIBRARY, RECORD, BuildRequest, BuiltLibrary, LibraryStore, build
-from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.compared_side import ComparedSide
 from warpwatch.worker.comparison import _Rounds, expect_one_interpreter
 from warpwatch.worker.gate import LastCanary, expect_healthy
@@ -45,6 +45,7 @@ from warpwatch.worker.host import Host
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, UnhealthyError
 from warpwatch.worker.sandbox import Confinement
+from warpwatch.worker.tools import Tools
 
 NS = 100_000.0
 ROUNDS = 12
@@ -168,9 +169,11 @@ def claim(samples_ns: list[float]) -> Callable[[Scene], str]:
 
     def act(scene: Scene) -> str:
         reply = SampleReply(Status.OK, "", samples_ns, "graph")
-        settings = SimpleNamespace(case_timeout_seconds=60)
         checkout: Any = SimpleNamespace(
-            host=SimpleNamespace(kind="cuda", settings=settings), send=lambda *_, **__: None, answer=lambda *_: reply
+            host=SimpleNamespace(kind="cuda"),
+            timeout_seconds=lambda _: 60.0,
+            send=lambda *_, **__: None,
+            answer=lambda *_: reply,
         )
         limits = TimeLimits(PEAKS, "cuda")
         side = ComparedSide("head", checkout, REQUEST, BoundedReporter(Diary()), scene.folder, limits)

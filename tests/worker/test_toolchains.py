@@ -21,12 +21,12 @@ from warpwatch.server.verdicts.attribution import OriginEffect, attribute, judge
 from warpwatch.settings import Settings
 from warpwatch.worker import templates
 from warpwatch.worker.cells import compare_cells
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.child import ChildSpec
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import CannotRunError
 from warpwatch.worker.toolchains import FILE_NAME, Toolchain, ToolchainError, find_toolchain, read_toolchains
+from warpwatch.worker.tools import Tools
 
 SOFTSIGN = Path(__file__).parents[2] / "examples" / "softsign"
 PAIR = ("v3", "n=65536,f32,fwd")

@@ -17,11 +17,11 @@ from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, LaneUse, Status
 from warpwatch.settings import Settings
 from warpwatch.worker import execution, sandbox
-from warpwatch.worker.checkout import Tools
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import Stopped
+from warpwatch.worker.tools import Tools
 from warpwatch.worker.turns import DeviceTurns, LaneTurns
 
 CASES = ["n=100,f32,fwd", "n=101,f32,fwd"]

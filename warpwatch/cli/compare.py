@@ -23,8 +23,8 @@ from warpwatch.settings import SettingError, Settings, load_settings
 
 if TYPE_CHECKING:
     from warpwatch.server.verdicts.attribution import OriginEffect
-    from warpwatch.worker.checkout import Tools
     from warpwatch.worker.reporter import Reporter
+    from warpwatch.worker.tools import Tools
 
 console = Console()
 Pair = tuple[str, str]
@@ -104,8 +104,8 @@ def compare(
 @contextmanager
 def _comparing(settings: Settings, request: JobRequest, device: str) -> Iterator[_Comparing]:
     from warpwatch.cli.progress import run_progress
-    from warpwatch.worker.checkout import Tools
     from warpwatch.worker.host import Host
+    from warpwatch.worker.tools import Tools
 
     git.update_mirror(request.url, settings.home)
     # Whoever types this command chose the commits, whether a branch holds them or not.

@@ -16,8 +16,8 @@ from warpwatch.worker.reporter import SilentReporter
 
 if TYPE_CHECKING:
     from warpwatch.contract.environment import Environment
-    from warpwatch.worker.checkout import Tools
     from warpwatch.worker.proving import Proof
+    from warpwatch.worker.tools import Tools
 
 console = Console()
 _STYLES = {"caught": "none", "not_run": "dim", "otherwise": "yellow", "survived": "bold red"}
@@ -38,12 +38,12 @@ def prove(
     submit: bool = typer.Option(False, help="Publish the outcome on the Self-tests page of the server."),
 ) -> None:
     """Run the self-tests; exit 1 when a fault is missed or named wrongly, or a correct variant raises an alarm."""
-    from warpwatch.worker.checkout import Tools
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.host import Host
     from warpwatch.worker.load import busy_processes
     from warpwatch.worker.proving import KINDS
     from warpwatch.worker.reporter import CannotRunError
+    from warpwatch.worker.tools import Tools
 
     try:
         if kind not in (*KINDS, "all"):

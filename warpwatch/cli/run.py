@@ -30,7 +30,7 @@ from warpwatch.sources import Sources
 if TYPE_CHECKING:
     from warpwatch.bundle import BundleWriter
     from warpwatch.contract.outcome import Comparison, Finding, Outcome
-    from warpwatch.worker.checkout import Tools
+    from warpwatch.worker.tools import Tools
 
 KINDS = ("check", "bench", "profile")
 """What is done where --kinds is not given; compare needs --base."""
@@ -130,8 +130,8 @@ def run(
 def _run(settings: Settings, request: RunRequest, device: str, repository: str, commits: str, output: Path) -> int:
     from warpwatch.bundle import BundleWriter
     from warpwatch.server.verdicts.thresholds import stop_rule
-    from warpwatch.worker.checkout import Tools
     from warpwatch.worker.host import Host
+    from warpwatch.worker.tools import Tools
 
     if request.spec.rounds is None and request.spec.stop is None:
         rule = stop_rule(device.partition(":")[0], is_suspected=False)

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from warpwatch.contract.catalogue import OperatorEntry
     from warpwatch.contract.messages import KernelResources
     from warpwatch.contract.outcome import Outcome
-    from warpwatch.worker.checkout import Checkout, Tools
+    from warpwatch.worker.checkout import Checkout
+from warpwatch.worker.tools import Tools
 
 BUDGET_MS = 300.0
 """For one variant on one case and side: a person waits, and the rounds end as soon as they decide."""
@@ -131,10 +132,10 @@ def _server_attempt(request: WorkingTreeRequest, target: ServerTarget) -> Attemp
 
 def _try_here(request: WorkingTreeRequest, root: Path, base_sha: str, device: str, *, watch: bool) -> int:
     """Measures on this machine; returns the exit status."""
-    from warpwatch.worker.checkout import Tools
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.host import Host
     from warpwatch.worker.reporter import CannotRunError, Stopped
+    from warpwatch.worker.tools import Tools
 
     # Whoever types this command chose the code, whether a branch holds it or not.
     tools = Tools(Host(replace(load_settings(), fork_isolation="none"), choose_device(device)))

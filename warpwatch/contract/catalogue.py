@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+MOST_TIMEOUT_FACTOR = 10
+"""How many times the usual time limit an operator may ask for."""
+
 
 @dataclass(frozen=True, slots=True)
 class CaseEntry:
@@ -35,7 +38,8 @@ class OperatorEntry:
     """One operator of a commit. `error` is set, and the lists are empty, when its file does not load.
 
     uses: operators whose native libraries it loads, where that is not only its own. missing_module: the module that it
-    imports and that is not there, where that is the error.
+    imports and that is not there, where that is the error. timeout_factor: how many times the usual limit a variant may
+    take for one of its cases.
     """
 
     name: str
@@ -45,6 +49,7 @@ class OperatorEntry:
     error: str | None = None
     uses: list[str] = field(default_factory=list)
     missing_module: str | None = None
+    timeout_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
