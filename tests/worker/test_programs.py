@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,11 +216,13 @@ def test_a_comparison_says_which_side_failed(tools: Tools, repository: Repositor
 
 
 def test_a_program_stops_when_its_job_does(tools: Tools, repository: Repository, tmp_path: Path) -> None:
-    sha = commit(repository, "sleep 50")
+    # Other programs of this machine sleep, too.
+    command = f"sleep 50.{os.getpid()}"
+    sha = commit(repository, command)
     request = JobRequest(JobKind.BENCH, repository.url, sha, "sums", JobSpec())
     with pytest.raises(Stopped):
         execute(request, tools, Diary(stop_after=0.5), tmp_path)
-    assert processes_with("sleep 50") == []
+    assert processes_with(command) == []
 
 
 @pytest.mark.parametrize(
