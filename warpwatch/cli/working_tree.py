@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from warpwatch.contract.messages import KernelResources
     from warpwatch.contract.outcome import Outcome
     from warpwatch.worker.checkout import Checkout
-from warpwatch.worker.tools import Tools
+    from warpwatch.worker.tools import Tools
 
 BUDGET_MS = 300.0
 """For one variant on one case and side: a person waits, and the rounds end as soon as they decide."""
