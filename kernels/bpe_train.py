@@ -71,8 +71,8 @@ def reference(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
     pairs = torch.full((merges, 2), -1, dtype=torch.int32, device=symbols.device)
     for i in range(merges):
         # Of equal counts the first: the smaller left token, then the smaller right one.
-        pair = int(text.counts.argmax()) if text.counts.numel() else 0
-        if not text.counts[pair : pair + 1].any():
+        pair = int(text.counts.argmax())
+        if text.counts[pair] == 0:
             break
         text.merge(pair, alphabet + i)
         pairs[i] = torch.tensor(divmod(pair, alphabet + merges))
@@ -130,7 +130,7 @@ class _Text:
 
 
 def _take(values: Tensor, places: Tensor) -> Tensor:
-    """values[places], which copies i32 places to i64 first."""
+    """values[places], without the copy in i64 that indexing makes of i32 places."""
     return values.index_select(0, places)
 
 
