@@ -8,10 +8,15 @@ import re
 from functools import cache
 from pathlib import Path
 
+from warpwatch.contract.activities import Activity
+
+from .spent import STOPWATCH
+
 MADV_POPULATE_WRITE = 23
 
 
 @cache
+@STOPWATCH.measure(Activity.START)
 def copy_shared() -> None:
     """Takes pages of its own, in the order of their addresses, for all that this process shares with its template. Only
     the first call does: what a process has written since is its own.
