@@ -8,8 +8,9 @@ and once with what the first left (warm); the comparison takes twelve pairs (thr
 itself. pass is `warpwatch up --once --commits N`, all operators. --home reads the runs of a service that has ended,
 and measures nothing.
 
-Prints a Markdown table. "busy" is the mean utilisation: of the GPU as nvidia-smi reports it, else of all cores. For
-passes, "in jobs" is the share of the time between the first start and the last end in which the device had a job.
+Prints a Markdown table, and after each row what the time of its two commands went to. "busy" is the mean utilisation:
+of the GPU as nvidia-smi reports it, else of all cores. For passes, "in jobs" is the share of the time between the first
+start and the last end in which the device had a job.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _gpu_percent(device: str) -> float:
 
 
 def measure_command(name: str, device: str, home: Path) -> list[str]:
-    """Runs `warpwatch run`; a row of the table."""
+    """Runs `warpwatch run`; its cells of the table."""
     words = ["--commits", "HEAD", *ROWS[name], "--device", device, "--output", str(home / f"{name}.wwb")]
     if name == "compare-kron":
         words += [word for pair in _pairs() for word in ("--pairs", pair)]
@@ -120,6 +121,13 @@ def _pairs() -> list[str]:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
+
+
+def print_times(home: Path) -> None:
+    """Prints what each command spent its time on, as it said itself."""
+    for line in (home / "log").read_text(errors="replace").splitlines():
+        if line.startswith("time: "):
+            print(line, flush=True)
 
 
 def _warpwatch(words: Sequence[str], home: Path, **variables: str) -> int:
@@ -204,6 +212,7 @@ def main() -> None:
     for name in [row for row in rows if row in ROWS]:
         home = Path(tempfile.mkdtemp(prefix="throughput-"))
         print_row(name, *measure_command(name, device, home), *measure_command(name, device, home))
+        print_times(home)
         shutil.rmtree(home)
     if "pass" in rows:
         home = Path(tempfile.mkdtemp(prefix="throughput-"))

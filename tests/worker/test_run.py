@@ -4,6 +4,7 @@ database."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,6 +105,7 @@ def test_a_replay_command_works_as_typed(repository: Repository, tmp_path: Path)
         )
         assert run.returncode == code, run.stdout + run.stderr
         assert f"check {variant} {CASE}" in run.stdout
+        assert re.search(r"^time: .*\bstart \d+\.\d s", run.stdout, re.MULTILINE)
         with BundleReader(repository.path / "replay.wwb") as bundle:
             (finding,) = [finding for done in bundle.runs() for finding in done.outcome.findings]
             assert finding.check is not None

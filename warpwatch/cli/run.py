@@ -19,6 +19,7 @@ from warpwatch import __version__, git
 from warpwatch.cli import app, plans
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
 from warpwatch.cli.result_table import ResultTable
+from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import USUAL_PLAN, JobRequest, JobSpec, KnownNames
 from warpwatch.contract.words import NO_FAILURE, JobKind
@@ -188,10 +189,12 @@ def _address(url: str) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of statuses, the results by commit and operator, and the jobs that could not run at all."""
+    """Counts of statuses, the results and what the time went to by commit and operator, and the jobs that could not run
+    at all."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     tables: dict[tuple[str, str], ResultTable] = field(default_factory=dict)
+    times: dict[tuple[str, str], RunTimes] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     interrupted: bool = False
 
@@ -239,6 +242,8 @@ def _measure(
             tally.problems.append(f"{job.sha[:9]} {job.operator} {job.kind}: {error}")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            of_operator = job.sha, job.operator
+            tally.times[of_operator] = tally.times.get(of_operator, RunTimes()).plus(tools.host.stopwatch.take())
         if tally.interrupted:
             break
 
@@ -287,6 +292,7 @@ def _summarise(tally: Tally, output: Path) -> int:
         console.print(f"{sha[:9]} {operator}", style="bold", markup=False, highlight=False)
         for line, style in table.lines():
             console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"time: {tally.times[sha, operator]}", style="dim", highlight=False, soft_wrap=True)
     for problem in tally.problems:
         console.print(f"could not run: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(tally.statuses.items()))

@@ -42,7 +42,6 @@ SECONDS = 6.0
 MOST_ROUNDS = 100
 CASES = 4
 POLL_SECONDS = 0.5
-_SHOWN_SECONDS = 0.1
 console = Console()
 
 
@@ -391,15 +390,7 @@ class OperatorResult:
         if self.same:
             _print(f"the same code at both, so not measured: {', '.join(self.same)}", "dim")
         if self.times is not None:
-            _print(_describe_times(self.times), "dim")
-
-
-def _describe_times(times: RunTimes) -> str:
-    """What most of the seconds went to."""
-    longest = sorted(times.by_activity().items(), key=lambda item: -item[1])
-    return ", ".join(
-        f"{name.replace('_', ' ')} {seconds:.1f} s" for name, seconds in longest if seconds >= _SHOWN_SECONDS
-    )
+            _print(str(self.times), "dim")
 
 
 def _print(text: str, style: str = "") -> None:

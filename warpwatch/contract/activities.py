@@ -9,6 +9,8 @@ from enum import StrEnum
 from math import inf
 from time import perf_counter
 
+_SHOWN_SECONDS = 0.1
+
 
 class Activity(StrEnum):
     """What a run spends its time on.
@@ -56,6 +58,13 @@ class RunTimes:
     @property
     def total(self) -> float:
         return sum(self.by_activity().values())
+
+    def __str__(self) -> str:
+        """What most of the seconds went to, such as "samples 1.4 s, warm up 0.8 s"."""
+        longest = sorted(self.by_activity().items(), key=lambda item: -item[1])
+        return ", ".join(
+            f"{name.replace('_', ' ')} {seconds:.1f} s" for name, seconds in longest if seconds >= _SHOWN_SECONDS
+        )
 
     @property
     def measuring(self) -> float:
