@@ -1,12 +1,12 @@
 """Measures how long Warpwatch takes from a command to its results, and how busy the device is meanwhile.
 
 python bench/throughput.py [--device auto] [--rows check-attention,check-kron,bench-kron,compare-kron,pass]
-                           [--commits 2] [--home FOLDER]
+                           [--commits 2] [--limit 1500] [--home FOLDER]
 
 check-attention, check-kron, bench-kron and compare-kron are `warpwatch run` on HEAD, once with empty caches (cold)
 and once with what the first left (warm); the comparison takes twelve pairs (three variants, four cases) of HEAD with
-itself. pass is `warpwatch up --once --commits N`, all operators. --home reads the runs of a service that has ended,
-and measures nothing.
+itself. pass is `warpwatch up --once --commits N`, all operators; after --limit seconds it is stopped, and what ran by
+then is printed. --home reads the runs of a service that has ended, and measures nothing.
 
 Prints a Markdown table, and after each row what the time of its two commands went to. "busy" is the mean utilisation:
 of the GPU as nvidia-smi reports it, else of all cores. For passes, "in jobs" is the share of the time between the first
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -25,16 +26,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 
+from warpwatch.contract.activities import RunTimes
 from warpwatch.db import embedded
 from warpwatch.db.database import Database
-from warpwatch.db.reads.occupancy import DeviceRun, list_device_runs
+from warpwatch.db.reads.devices import list_devices
+from warpwatch.db.reads.occupancy import DeviceRun, list_device_runs, list_timed_runs
 from warpwatch.worker.devices import choose_device
 
 ROOT = Path(__file__).parents[1]
@@ -130,14 +134,24 @@ def print_times(home: Path) -> None:
             print(line, flush=True)
 
 
-def _warpwatch(words: Sequence[str], home: Path, **variables: str) -> int:
+def _warpwatch(words: Sequence[str], home: Path, limit: float | None = None, **variables: str) -> int | None:
+    """The exit status of a command; None where it was stopped after `limit` seconds."""
     environment = os.environ | {"WARPWATCH_HOME": str(home)} | variables
-    with (home / "log").open("ab") as log:
-        command = [sys.executable, "-m", "warpwatch", *words]
-        return subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False).returncode
+    command = [sys.executable, "-m", "warpwatch", *words]
+    with (
+        (home / "log").open("ab") as log,
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log) as process,
+    ):
+        try:
+            return process.wait(limit)
+        except BaseException as error:
+            process.send_signal(signal.SIGINT)
+            if isinstance(error, subprocess.TimeoutExpired):
+                return None
+            raise
 
 
-def measure_pass(device: str, home: Path, commits: int) -> None:
+def measure_pass(device: str, home: Path, commits: int, limit: float) -> None:
     """Runs the whole service once, and prints where its time went."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -145,45 +159,51 @@ def measure_pass(device: str, home: Path, commits: int) -> None:
     began = datetime.now(UTC)
     sampler = BusySampler(device)
     with sampler.sampling():
-        code = _warpwatch(["up", "--once", "--commits", str(commits)], home, WARPWATCH_PORT=str(port))
+        code = _warpwatch(["up", "--once", "--commits", str(commits)], home, limit, WARPWATCH_PORT=str(port))
     seconds = (datetime.now(UTC) - began).total_seconds()
-    print(f"\n`warpwatch up --once --commits {commits}`: exit {code} after {seconds:.0f} s, busy {sampler.mean()}\n")
+    end = "stopped" if code is None else f"exit {code}"
+    print(f"\n`warpwatch up --once --commits {commits}`: {end} after {seconds:.0f} s, busy {sampler.mean()}")
     print_runs(home, began)
 
 
 def print_runs(home: Path, began: datetime | None = None) -> None:
-    """Prints when the first chart was there, and the seconds per kind and operator, from the rows of the runs."""
+    """Prints, per device, when the first chart was there, the seconds per kind and operator, and what they went to."""
     with embedded.running(home) as url:
         database = Database(url)
         with database.session() as s:
             runs = list_device_runs(s, datetime(2000, 1, 1, tzinfo=UTC), MOST_RUNS)
+            timed = list_timed_runs(s, datetime(2000, 1, 1, tzinfo=UTC), MOST_RUNS)
+            names = {device.id: device.name for device in list_devices(s)}
         database.close()
-    ended = [(run, run.finished_at) for run in runs if run.finished_at is not None and run.state == "done"]
     # Imported example data was measured long ago.
-    newest = max((finished_at for _, finished_at in ended), default=datetime.now(UTC))
-    ended = [(run, finished_at) for run, finished_at in ended if newest - finished_at < RECENT]
-    by_device: dict[int, list[tuple[DeviceRun, datetime]]] = defaultdict(list)
-    for run, finished_at in ended:
-        by_device[run.device_id].append((run, finished_at))
-    for device_runs in by_device.values():
-        _print_device(device_runs, began or min(run.started_at for run, _ in device_runs))
+    since = max((run.started_at for run in runs), default=datetime.now(UTC)) - RECENT
+    by_device: dict[int, list[DeviceRun]] = defaultdict(list)
+    for run in runs:
+        if run.started_at > since:
+            by_device[run.device_id].append(run)
+    for device_id, device_runs in by_device.items():
+        times = [run.times for run in timed if run.device_id == device_id and run.finished_at > since]
+        _print_device(names[device_id], device_runs, began or min(run.started_at for run in device_runs))
+        print(f"\ntime: {reduce(RunTimes.plus, times, RunTimes())}", flush=True)
 
 
-def _print_device(runs: list[tuple[DeviceRun, datetime]], began: datetime) -> None:
-    first, last = min(run.started_at for run, _ in runs), max(finished_at for _, finished_at in runs)
+def _print_device(name: str, runs: list[DeviceRun], began: datetime) -> None:
+    ended = [(run, run.finished_at) for run in runs if run.finished_at is not None]
+    first, last = min(run.started_at for run in runs), max((end for _, end in ended), default=datetime.now(UTC))
     seconds: dict[tuple[str, str], float] = defaultdict(float)
-    for run, finished_at in runs:
+    for run, finished_at in ended:
         seconds[run.operator, run.kind] += (finished_at - run.started_at).total_seconds()
     in_jobs = sum(seconds.values()) / max(1e-9, (last - first).total_seconds())
-    benches = [finished_at for run, finished_at in runs if run.kind == "bench"]
+    benches = [finished_at for run, finished_at in ended if run.kind == "bench"]
     chart = f"first chart after {(min(benches) - began).total_seconds():.0f} s, " if benches else ""
-    print(f"{len(runs)} runs: {chart}the end after {(last - began).total_seconds():.0f} s, in jobs {in_jobs:.0%}\n")
-    kinds = sorted({run.kind for run, _ in runs})
+    lost = Counter(run.state for run in runs if run.state != "done")
+    counts = ", ".join([f"{len(runs)} runs", *(f"{count} {state}" for state, count in lost.items())])
+    end = f"the end after {(last - began).total_seconds():.0f} s"
+    print(f"\n{name}, {counts}: {chart}{end}, in jobs {in_jobs:.0%}\n")
+    kinds = sorted({run.kind for run, _ in ended})
     print_row("operator", *(f"{kind}, s" for kind in kinds), "all, s")
     print_row(*["---"] * (len(kinds) + 2))
-    totals = {
-        operator: sum(seconds[operator, kind] for kind in kinds) for operator in {run.operator for run, _ in runs}
-    }
+    totals = {operator: sum(seconds[operator, kind] for kind in kinds) for operator in {run.operator for run in runs}}
     for operator in sorted(totals, key=lambda name: -totals[name]):
         print_row(operator, *(f"{seconds[operator, kind]:.1f}" for kind in kinds), f"{totals[operator]:.1f}")
     sums = [sum(value for (_, named), value in seconds.items() if named == kind) for kind in kinds]
@@ -199,6 +219,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--rows", default=",".join([*ROWS, "pass"]))
     parser.add_argument("--commits", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=1500.0, help="seconds after which a pass is stopped")
     parser.add_argument("--home", type=Path, help="print the runs of the service that used this folder")
     arguments = parser.parse_args()
     if arguments.home is not None:
@@ -216,7 +237,7 @@ def main() -> None:
         shutil.rmtree(home)
     if "pass" in rows:
         home = Path(tempfile.mkdtemp(prefix="throughput-"))
-        measure_pass(device, home, arguments.commits)
+        measure_pass(device, home, arguments.commits, arguments.limit)
         shutil.rmtree(embedded.data_folder(home), ignore_errors=True)
         shutil.rmtree(home)
 
