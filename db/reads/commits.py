@@ -88,7 +88,7 @@ class ComparedRow:
     """Left and right may be two commits of one variant or two variants of one commit; ratio is right over left.
 
     low, high: the ratios that both 95 % intervals allow. paired_…: what the newest A/B comparison of the two commits
-    says of the series, where there is one; see server.explanation.paired.
+    says of the series, where there is one, its times as medians over the rounds; see server.explanation.paired.
     """
 
     operator: str
@@ -112,6 +112,8 @@ class ComparedRow:
     paired_ratio: float | None = None
     paired_low: float | None = None
     paired_high: float | None = None
+    paired_left_ns: float | None = None
+    paired_right_ns: float | None = None
     paired_job_id: int | None = None
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import median
 
 from warpwatch.db.reads.code import CommitRow
 from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_commits
@@ -13,7 +14,8 @@ from warpwatch.server.verdicts.held import PairOutcome, classify
 
 @dataclass(frozen=True, slots=True)
 class PairedOutcome:
-    """One series of two commits in their newest A/B comparison. ratio: head over base, with its interval."""
+    """One series of two commits in their newest A/B comparison. ratio: head over base, with its interval. base_ns,
+    head_ns: medians of the rounds."""
 
     operator: str
     case: str
@@ -27,6 +29,8 @@ class PairedOutcome:
     low: float | None
     high: float | None
     rounds: int
+    base_ns: float | None
+    head_ns: float | None
 
 
 def list_paired_outcomes(
@@ -63,6 +67,8 @@ def _with(row: ComparedRow, found: PairedOutcome | None) -> ComparedRow:
         paired_ratio=found.ratio,
         paired_low=found.low,
         paired_high=found.high,
+        paired_left_ns=found.base_ns,
+        paired_right_ns=found.head_ns,
         paired_job_id=found.job_id,
     )
 
@@ -100,4 +106,6 @@ def _outcome(pair: PairedRounds, among: int) -> PairedOutcome:
         verdict.low,
         verdict.high,
         len(pair.base_ns),
+        median(pair.base_ns) if pair.base_ns else None,
+        median(pair.head_ns) if pair.head_ns else None,
     )

@@ -111,3 +111,7 @@ def test_an_ab_comparison_of_the_two_commits_decides(client: TestClient, lab: La
     assert {row["paired_job_id"] for row in rows} == {job, None}, "two toolchains do not tell what two commits do"
     turned = client.get("/api/v1/compare", params=parameters | {"left": lab.shas[1], "right": lab.shas[0]}).json()
     assert {row["paired_outcome"] for row in turned["items"]} == {None}, "the A/B comparison had these as base and head"
+    alone = ("v3", CASES[0])
+    lab.compare(lab.submit("compare", 1, base=0), {alone: ([20_000.0] * 6, [23_000.0] * 6)})
+    only_paired = client.get("/compare", params={"base": lab.shas[0], "head": lab.shas[1]}).text
+    assert only_paired.count("in A/B") == 2, "the times of what nothing else measured are those of the comparison"
