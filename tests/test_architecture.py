@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,8 @@ def python_files() -> list[Path]:
     return sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.py") if not skipped & set(path.parts))
 
 
-def imports_of(path: Path) -> set[str]:
+@cache
+def imports_of(path: Path) -> frozenset[str]:
     """Modules a file imports, relative imports made absolute; what only a type checker sees counts too."""
     package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
     if package[0] in LINKED:
@@ -55,7 +57,7 @@ def imports_of(path: Path) -> set[str]:
                 for alias in node.names
                 if (ROOT / module.replace(".", "/") / f"{alias.name}.py").exists()
             )
-    return found
+    return frozenset(found)
 
 
 def layer_of(path: Path) -> str:

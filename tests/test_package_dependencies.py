@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def declared() -> dict[str, set[str]]:
     }
 
 
+@cache
 def imports(folder: str) -> dict[str, Path]:
     """Top-level modules from elsewhere that files in `folder` import, each with a file that does."""
     ours = {"warpwatch", "db", "server", "worker", "kernels", "tests", "bench", "__future__"}
@@ -71,10 +73,10 @@ def imports(folder: str) -> dict[str, Path]:
         if "adversaries" in path.parts or "repository" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module or ""]
-            modules |= {name.split(".")[0]: path for name in names}
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.split(".")[0]: path for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                modules[(node.module or "").split(".")[0]] = path
     return {name: path for name, path in modules.items() if name not in ours | sys.stdlib_module_names}
 
 
