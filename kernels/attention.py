@@ -21,8 +21,13 @@ from warpwatch.peers import compile_unsupported, triton_unsupported
 from ._aligned import aligned
 from ._compiled import compiled
 
+TENSOR_CORES, WARPGROUPS = 3, 4
+"""Rungs of the native operator, numbered as in csrc/attention/attention.h."""
+
 LARGEST_DIM = 128
 """Of a head, for the CUDA kernels of v3."""
+WARPGROUP_DIMS = (64, 128)
+"""Of a head, for the kernels of v4."""
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
@@ -80,7 +85,9 @@ def register_native() -> None:
     """Shapes for torch.compile, and the gradients, for the torch operators that the library defines; only once."""
 
     @torch.library.register_fake("warpwatch::attention")  # type: ignore[untyped-decorator]
-    def fake(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    def fake(
+        q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, version: int = TENSOR_CORES
+    ) -> tuple[Tensor, Tensor]:
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=wide)
 
@@ -91,7 +98,7 @@ def register_native() -> None:
         return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        q, k, v, ctx.causal, ctx.scale = inputs
+        q, k, v, ctx.causal, ctx.scale, _ = inputs
         out, log_sum = output
         ctx.mark_non_differentiable(log_sum)
         # Otherwise autograd fills a tensor with zeros, as the gradient of what has none.
@@ -100,15 +107,16 @@ def register_native() -> None:
 
     def backward(ctx: Any, gradient: Tensor | None, _log_sum: None) -> tuple[Tensor | None, ...]:
         if gradient is None:
-            return (None,) * 5
+            return (None,) * 6
         gradients = torch.ops.warpwatch.attention_backward(gradient, *ctx.saved_tensors, ctx.causal, ctx.scale)
-        return (*gradients, None, None)
+        return (*gradients, None, None, None)
 
     torch.library.register_autograd("warpwatch::attention", backward, setup_context=remember)
 
 
-def native_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    out: Tensor = torch.ops.warpwatch.attention(q, k, v, causal, q.shape[3] ** -0.5)[0]
+def native_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, version: int = TENSOR_CORES) -> Tensor:
+    """Attention by the native operator; a rung that does not take the operands leaves them to the one before."""
+    out: Tensor = torch.ops.warpwatch.attention(q, k, v, causal, q.shape[3] ** -0.5, version)[0]
     return out
 
 
@@ -238,7 +246,7 @@ def sdpa_efficient(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 @operator.variant(
     "sdpa_cudnn",
     idea="cuDNN's fused attention",
-    outcome="the fastest on an H200; v2, which lets torch choose, takes the same time",
+    outcome="the fastest in torch on an H200; v2, which lets torch choose, takes the same time",
     devices=("cuda",),
     unsupported=cudnn_unsupported,
 )
@@ -328,6 +336,29 @@ def v3_unsupported(case: Case, device: DeviceKind) -> str | None:
 )
 def v3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return native_attention(q, k, v, causal)
+
+
+def v4_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if case["d"] not in WARPGROUP_DIMS:
+        return "its kernels take heads of 64 and 128"
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0):
+        return "wgmma exists on compute capability 9.0 alone"
+    return sixteen_bits_only(case, device)
+
+
+@operator.variant(
+    "v4",
+    idea=(
+        "v3 with wgmma on Hopper, forward: one warpgroup copies tiles by TMA, the others multiply; "
+        "the next scores are computed while values are summed up"
+    ),
+    outcome="forward on an H200, beats cuDNN where heads of 128 are causal and is as fast elsewhere; backward is v3's",
+    native=True,
+    devices=("cuda",),
+    unsupported=v4_unsupported,
+)
+def v4(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return native_attention(q, k, v, causal, WARPGROUPS)
 
 
 @operator.variant("compile", idea="torch.compile of v1, in which it may find SDPA", unsupported=compile_unsupported)

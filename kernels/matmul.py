@@ -15,12 +15,15 @@ from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsu
 
 from ._compiled import compiled
 
-NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS, DOUBLE, WARPS, TENSOR, SPLIT, SPLIT_TILES = range(3, 14)
+NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS = range(3, 9)
+DOUBLE, WARPS, TENSOR, SPLIT, SPLIT_TILES, WARPGROUPS = range(9, 15)
 """Rungs of the native operator, numbered as in csrc/matmul/matmul.h."""
 
 TUNED_SIDE = 256
 """Rows and columns below which autotuning would try tiles that are not filled even once."""
 
+COPIED_ELEMENTS = 8
+"""Of 16 bits, of which Hopper's copy engine takes multiples."""
 FEWEST_SPLIT = 4
 """Terms of a sum below which products of split numbers, each short of two bits, are less accurate than f32."""
 LARGEST_NAIVE = 1 << 26
@@ -164,6 +167,15 @@ def tensor_unsupported(case: Case, _device: DeviceKind) -> str | None:
     return None if case.precision in ("tf32", "bf16") else "its tensor cores take tf32 and bf16: see those cases"
 
 
+def warpgroups_unsupported(case: Case, _device: DeviceKind) -> str | None:
+    if case.precision != "bf16":
+        return "it multiplies in bf16: see that case"
+    if case["k"] % COPIED_ELEMENTS or case["n"] % COPIED_ELEMENTS:
+        return "the copy engine takes rows of whole 16 bytes"
+    hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability() == (9, 0)
+    return None if hopper else "wgmma exists on compute capability 9.0 alone"
+
+
 def split_only(case: Case, _device: DeviceKind) -> str | None:
     return None if case.precision == "3xtf32" else "multiplies in 3xtf32: see that case"
 
@@ -196,6 +208,7 @@ _OUTCOMES = {
     "v10": "the fastest f32 kernel on CUDA cores; loses to cuBLAS",
     "v11": "loses to cuBLAS on an H200: mma.sync does not reach the rate of Hopper's wgmma",
     "v13": "the fastest in f32 on an H200: cuBLAS multiplies on CUDA cores",
+    "v14": "as fast as cuBLAS with large matrices in bf16 on an H200; loses where few tiles leave multiprocessors idle",
 }
 
 
@@ -214,49 +227,14 @@ _rung(
     "C++ on the CPU: packed panels, 6 x 2 vectors in registers; on CUDA one thread per element, a warp along rows",
     unsupported=v3_unsupported,
 )
-_rung(
-    "v4",
-    COALESCED,
-    "v3 with a warp along columns, so that it reads B in whole lines",
-    devices=("cuda",),
-    unsupported=f32_only,
-)
-_rung(
-    "v5",
-    SHARED,
-    "tiles of 32 x 32 in shared memory, each element read once per block",
-    devices=("cuda",),
-    unsupported=f32_only,
-)
-_rung(
-    "v6",
-    COLUMN,
-    "8 results below each other per thread: one read of B serves eight",
-    devices=("cuda",),
-    unsupported=f32_only,
-)
-_rung("v7", SQUARE, "8 x 8 results per thread, tiles of 128 x 128", devices=("cuda",), unsupported=f32_only)
-_rung(
-    "v8",
-    VECTORS,
-    "v7 with 16 bytes per access, to global and to shared memory",
-    devices=("cuda",),
-    unsupported=f32_only,
-)
-_rung(
-    "v9",
-    DOUBLE,
-    "two tiles deep: the next pair is copied by cp.async meanwhile",
-    devices=("cuda",),
-    unsupported=f32_only,
-)
-_rung(
-    "v10",
-    WARPS,
-    "four tiles deep, 64 x 32 results per warp with lanes interleaved",
-    devices=("cuda",),
-    unsupported=f32_only,
-)
+_CUDA_F32: dict[str, Any] = {"devices": ("cuda",), "unsupported": f32_only}
+_rung("v4", COALESCED, "v3 with a warp along columns, so that it reads B in whole lines", **_CUDA_F32)
+_rung("v5", SHARED, "tiles of 32 x 32 in shared memory, each element read once per block", **_CUDA_F32)
+_rung("v6", COLUMN, "8 results below each other per thread: one read of B serves eight", **_CUDA_F32)
+_rung("v7", SQUARE, "8 x 8 results per thread, tiles of 128 x 128", **_CUDA_F32)
+_rung("v8", VECTORS, "v7 with 16 bytes per access, to global and to shared memory", **_CUDA_F32)
+_rung("v9", DOUBLE, "two tiles deep: the next pair is copied by cp.async meanwhile", **_CUDA_F32)
+_rung("v10", WARPS, "four tiles deep, 64 x 32 results per warp with lanes interleaved", **_CUDA_F32)
 _rung(
     "v11",
     TENSOR,
@@ -277,6 +255,14 @@ _rung(
     "v12 with fragments read one step ahead and blocks that go on from tile to tile; few tiles are shared by a cluster",
     devices=("cuda",),
     unsupported=as_accurate_as_f32,
+)
+_rung(
+    "v14",
+    WARPGROUPS,
+    "wgmma on Hopper: one warpgroup copies tiles into a ring by TMA, two multiply 64 x 256 results each; two blocks "
+    "share the columns of B",
+    devices=("cuda",),
+    unsupported=warpgroups_unsupported,
 )
 
 

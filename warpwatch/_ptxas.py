@@ -41,14 +41,14 @@ def parse(log: str, codes: Mapping[KernelFingerprint, MachineCode] | None = None
     spills = 0
     for line in log.splitlines():
         if entry := _ENTRY.search(line):
-            symbol, arch, spills = entry["name"], entry["arch"], 0
+            # Code for one architecture only is built for "sm_90a"; the fat binary says 90, and so do earlier builds.
+            symbol, arch, spills = entry["name"], entry["arch"].rstrip("af"), 0
         elif match := _SPILLS.search(line):
             spills = int(match[1]) + int(match[2])
         elif symbol and (used := _USED.search(line)):
             shared = _SHARED.search(line)
             shared_bytes = int(shared[1]) if shared else 0
-            # Code for one architecture only is built for "sm_90a", and the fat binary says 90.
-            code = codes.get(KernelFingerprint(symbol, arch.rstrip("af")), MachineCode(0, ""))
+            code = codes.get(KernelFingerprint(symbol, arch), MachineCode(0, ""))
             kernels.append(Resources(short_name(symbol), arch, int(used[1]), shared_bytes, spills, *code))
             symbol = ""
     return kernels

@@ -17,6 +17,8 @@ from pathlib import Path
 
 CUDA_ARCHS = (80, 90, 100)
 """Compute capabilities times ten of the machine code in every CUDA library, as far as the compiler supports them."""
+ARCH_SPECIFIC = {90: "90a"}
+"""Names of targets with instructions that no other architecture has: wgmma and setmaxnreg on Hopper."""
 
 
 class ToolMissingError(Exception):

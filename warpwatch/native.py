@@ -173,7 +173,8 @@ class _BuildInputs:
         if self.nvcc:
             # Machine code for every architecture, and PTX of the newest one for later cards.
             archs = self.nvcc.archs
-            targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
+            names = [_toolchain.ARCH_SPECIFIC.get(arch, str(arch)) for arch in archs]
+            targets = [f"-gencode=arch=compute_{name},code=sm_{name}" for name in names]
             ptx = f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}"
             cuda = [self.nvcc.path, "-ccbin", self.cxx.path, *targets, ptx]
             lines += _rule("nvcc", [*cuda, *NVCC_FLAGS, *_flags_of("NVCCFLAGS"), "-Icsrc"], "-c $in -o $out")

@@ -11,6 +11,7 @@
 namespace {
 
 using attention::Shape;
+using attention::Version;
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using warpwatch::KernelType;
@@ -55,7 +56,8 @@ const T* head_of(const Tensor& t, int64_t head) {
   return static_cast<const T*>(t.const_data_ptr()) + head / t.size(1) * t.stride(0) + head % t.size(1) * t.stride(1);
 }
 
-std::tuple<Tensor, Tensor> attention_cpu(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given, bool causal, double scale) {
+std::tuple<Tensor, Tensor> attention_cpu(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given, bool causal, double scale,
+                                         int64_t) {
   const Shape shape = shape_of(q_given, k_given, v_given, causal, scale);
   const Tensor q = in_rows(q_given), k = in_rows(k_given), v = in_rows(v_given);
   Tensor out = contiguous_like(q), log_sum = new_log_sum(q);
@@ -118,7 +120,16 @@ void dispatch_kernels(const Shape& shape, const Tensor& q, const Run& run) {
   warpwatch::dispatch<float, c10::BFloat16, c10::Half>(q.scalar_type(), [&](auto zero) { run(KernelType<decltype(zero)>{}); });
 }
 
-std::tuple<Tensor, Tensor> attention_cuda(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given, bool causal, double scale) {
+// The rung on Hopper's tensor cores is for 16-bit numbers.
+template <class T>
+const char* forward_by(Version version, const Shape& shape, const attention::Forward<T>& call, void* stream) {
+  if constexpr (sizeof(T) == 2)
+    if (version == Version::warpgroups) return attention::warpgroups_forward_on(shape, call, stream);
+  return attention::forward_on(shape, call, stream);
+}
+
+std::tuple<Tensor, Tensor> attention_cuda(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given, bool causal, double scale,
+                                          int64_t version) {
   const warpwatch::DeviceGuard guard(q_given.get_device_index());
   const Shape shape = shape_of(q_given, k_given, v_given, causal, scale);
   const Tensor q = in_rows(q_given), k = in_rows(k_given), v = in_rows(v_given);
@@ -128,7 +139,7 @@ std::tuple<Tensor, Tensor> attention_cuda(const Tensor& q_given, const Tensor& k
     using T = decltype(zero);
     const attention::Forward<T> call{rows_of<T>(q), rows_of<T>(k), rows_of<T>(v), static_cast<T*>(out.mutable_data_ptr()),
                                      static_cast<float*>(log_sum.mutable_data_ptr())};
-    warpwatch::check_launch(attention::forward_on(shape, call, warpwatch::current_stream(q)));
+    warpwatch::check_launch(forward_by(Version{version}, shape, call, warpwatch::current_stream(q)));
   });
   return {out, log_sum};
 }
@@ -159,7 +170,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward_cuda(const Tensor& g_given
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(warpwatch, m) {
-  m.def("attention(Tensor q, Tensor k, Tensor v, bool causal, float scale) -> (Tensor, Tensor)");
+  m.def("attention(Tensor q, Tensor k, Tensor v, bool causal, float scale, int version=3) -> (Tensor, Tensor)");
   m.def(
       "attention_backward(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor out, Tensor log_sum, bool causal, float scale) -> "
       "(Tensor, Tensor, Tensor)");

@@ -7,6 +7,12 @@
 
 namespace attention {
 
+// Rungs; the numbers are part of the torch operator's schema. On a CPU every number means the same code.
+enum class Version : int64_t {
+  tensor_cores = 3,
+  warpgroups = 4,
+};
+
 // What all tensors of a call agree on. `heads` counts over the batch as well; key j is hidden from query i < j when `causal`.
 struct Shape {
   int64_t batch, heads_each, queries, keys, dim;
@@ -50,5 +56,9 @@ ATTENTION_KERNELS(float)
 ATTENTION_KERNELS(warpwatch::Bf16)
 ATTENTION_KERNELS(warpwatch::F16)
 #undef ATTENTION_KERNELS
+
+// Forward on Hopper's tensor cores; elsewhere they call the kernels above.
+const char* warpgroups_forward_on(const Shape& shape, const Forward<warpwatch::Bf16>& call, void* stream);
+const char* warpgroups_forward_on(const Shape& shape, const Forward<warpwatch::F16>& call, void* stream);
 
 }  // namespace attention

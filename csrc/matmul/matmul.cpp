@@ -82,7 +82,8 @@ const char* on_cuda(Version version, const Product<float>& call, void* stream) {
     case Version::vectors: return matmul::registers_on(version, call, stream);
     case Version::double_buffer: return matmul::double_buffer_on(call, stream);
     case Version::warp_tiles: return matmul::warp_tiles_on(call, stream);
-    case Version::tensor_cores: return matmul::tensor_cores_on(call, stream);
+    case Version::tensor_cores:
+    case Version::warpgroups: return matmul::tensor_cores_on(call, stream);
     case Version::split_tensor_cores: return matmul::split_tensor_cores_on(call, stream);
     case Version::split_tiles: return matmul::split_tiles_on(call, stream);
     default: return matmul::one_each_on(version, call, stream);
@@ -90,7 +91,9 @@ const char* on_cuda(Version version, const Product<float>& call, void* stream) {
 }
 
 const char* on_cuda(Version version, const Product<double>& call, void* stream) { return matmul::one_each_on(version, call, stream); }
-const char* on_cuda(Version, const Product<matmul::Bf16>& call, void* stream) { return matmul::tensor_cores_on(call, stream); }
+const char* on_cuda(Version version, const Product<matmul::Bf16>& call, void* stream) {
+  return version == Version::warpgroups ? matmul::warpgroups_on(call, stream) : matmul::tensor_cores_on(call, stream);
+}
 
 Tensor matmul_cuda(const Tensor& a, const Tensor& b, int64_t version) {
   const warpwatch::DeviceGuard guard(a.get_device_index());

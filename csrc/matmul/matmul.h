@@ -25,6 +25,7 @@ enum class Version : int64_t {
   tensor_cores = 11,
   split_tensor_cores = 12,
   split_tiles = 13,
+  warpgroups = 14,
 };
 
 // Strides in elements. Unless only the naive kernels see it, one of `outer` and `k` is 1.
@@ -52,5 +53,6 @@ const char* tensor_cores_on(const Product<float>& call, void* stream);
 const char* tensor_cores_on(const Product<Bf16>& call, void* stream);
 const char* split_tensor_cores_on(const Product<float>& call, void* stream);
 const char* split_tiles_on(const Product<float>& call, void* stream);
+const char* warpgroups_on(const Product<Bf16>& call, void* stream);
 
 }  // namespace matmul

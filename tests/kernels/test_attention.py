@@ -22,6 +22,12 @@ TILES = both_directions(
     case("f32", b=1, h=1, q=150, k=40, d=70, causal=1),
     case("f16", b=1, h=1, q=65, k=200, d=128, causal=0),
     case("bf16", b=1, h=1, q=257, k=257, d=16, causal=1),
+    *(
+        case(precision, b=2, h=3, q=q, k=k, d=d, causal=causal)
+        for precision in ("bf16", "f16")
+        for d in (64, 128)
+        for q, k, causal in ((513, 513, 1), (200, 330, 1), (330, 77, 1), (65, 513, 0))
+    ),
 )
 
 
@@ -32,7 +38,7 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
 
 
 @pytest.mark.parametrize(
-    ("name", "case", "device"), [entry for entry in runnable(module.operator, TILES) if entry.values[0] == "v3"]
+    ("name", "case", "device"), [entry for entry in runnable(module.operator, TILES) if entry.values[0] in ("v3", "v4")]
 )
 def test_all_tiles_are_right(operator: Operator, name: str, case: Case, device: str) -> None:
     reply = check_variant(operator, name, case, device)

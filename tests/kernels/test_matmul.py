@@ -96,6 +96,20 @@ def test_views_are_multiplied_by_their_elements(batch: tuple[int, ...], version:
             assert error < (2e-3 if version == module.TENSOR else 1e-6)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("shape", [(8, 8, 8), (136, 72, 264), (520, 328, 136), (300, 1032, 1000), (37, 53, 29)])
+def test_warpgroups_multiply_every_layout(shape: tuple[int, int, int], batch: tuple[int, ...], device: str) -> None:
+    """Tiles end beyond every axis of these; what the copy engine cannot take is left to another rung."""
+    m, k, n = shape
+    a, b = (torch.randn(*batch, *s, device=device, dtype=torch.bfloat16) for s in ((m, k), (k, n)))
+    right = a.double() @ b.double()
+    for x in views(a):
+        for y in views(b):
+            error = (module.native_matmul(x, y, module.WARPGROUPS) - right).norm() / right.norm()
+            assert error < 4e-3
+
+
 def test_a_row_that_repeats_is_not_copied_wrongly(operator: Operator) -> None:
     row, b = torch.randn(1, 9), torch.randn(9, 4)
     torch.testing.assert_close(module.native_matmul(row.expand(5, 9), b, module.NAIVE), (row @ b).expand(5, 4))

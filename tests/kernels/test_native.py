@@ -250,7 +250,7 @@ ptxas info    : Function properties for {MANGLED}
     8 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads
 ptxas info    : Used 255 registers, used 1 barriers, 8 bytes cumulative stack size, 49152 bytes smem, 384 bytes cmem[0]
 good.cu(3): warning #177-D: variable "x" was declared but never referenced
-ptxas info    : Compiling entry function 'plain' for 'sm_90'
+ptxas info    : Compiling entry function 'plain' for 'sm_90a'
 ptxas info    : Function properties for plain
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 12 registers, used 0 barriers

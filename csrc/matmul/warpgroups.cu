@@ -1,0 +1,267 @@
+// The rung for Hopper: one warpgroup starts copies of tiles into a ring, two others multiply them with wgmma, each 64 rows of 256
+// columns, or of 128.
+//
+// Two blocks of a cluster compute tiles below each other. They have the columns of B in common: each copies half of them to both.
+// Blocks go on from tile to tile, so that the next tiles are on their way while one is stored.
+#include "common/hopper.cuh"
+#include "matmul/tiles.cuh"
+
+namespace matmul {
+
+using warpwatch::kSwizzleTile;
+using warpwatch::kWarpgroup;
+
+constexpr int kM = 128, kK = 64, kCluster = 2, kConsumers = 2;
+constexpr int kThreads = (1 + kConsumers) * kWarpgroup, kWarps = kConsumers * 4;
+// A tile of 64 x 64 elements, of which all others are made.
+constexpr int kSquare = 64 * 64 * 2;
+// Results leave by way of shared memory, 16 x 64 of a warp at a time, in two such places.
+constexpr int kPart = 16 * 64 * 2, kParts = 2;
+
+template <int Columns, bool ByRowsA, bool ByRowsB>
+struct WarpgroupPlan {
+  static constexpr bool kRowsA = ByRowsA, kRowsB = ByRowsB;  // Whether k is the contiguous axis.
+  static constexpr int kN = Columns, kStages = kN == 256 ? 4 : 6;
+  static constexpr int kBytesA = kM / 64 * kSquare, kBytesB = kN / 64 * kSquare, kStage = kBytesA + kBytesB;
+  static constexpr int kOut = kStages * kStage, kBarriers = kOut + kWarps * kParts * kPart;
+  static constexpr int kSharedBytes = kBarriers + 2 * kStages * 8 + kSwizzleTile;
+};
+
+}  // namespace matmul
+
+namespace {
+
+using namespace matmul;
+
+struct Maps {
+  CUtensorMap a, b, c;
+};
+
+struct Grid {
+  int rows, columns, tiles, steps;  // Rows of tiles of a cluster; tiles of a cluster over all batches; steps along k.
+};
+
+#if defined(WARPWATCH_HOPPER)
+// Rows of tiles, of a cluster each, that are computed column by column: what is at work at once then needs few different operands.
+constexpr int kGroup = 8;
+
+template <class P>
+struct Place {
+  int m, n, batch;
+
+  __device__ Place(const Grid& grid, int tile) {
+    const int each = grid.rows * grid.columns, within = tile % each, first = within / (kGroup * grid.columns) * kGroup;
+    const int tall = grid.rows - first < kGroup ? grid.rows - first : kGroup, left = within - first * grid.columns;
+    batch = tile / each;
+    m = (first + left % tall) * kCluster * kM;
+    n = left / tall * P::kN;
+  }
+};
+
+// The ring: `full` ends a phase when a stage's bytes have come, `empty` when all that read it, in every block that it went to, have.
+template <class P>
+struct Ring {
+  unsigned char* stages;
+  uint64_t *full, *empty;
+  int slot = 0;
+  uint32_t phase = 0;
+
+  __device__ unsigned char* a() const { return stages + slot * P::kStage; }
+  __device__ unsigned char* b() const { return a() + P::kBytesA; }
+  __device__ void advance() {
+    if (++slot == P::kStages) slot = 0, phase ^= 1;
+  }
+};
+
+template <class P>
+__device__ void copy_tiles(const Maps& maps, const Grid& grid, Ring<P> ring, uint32_t rank, int cluster, int clusters) {
+  for (int tile = cluster; tile < grid.tiles; tile += clusters) {
+    const Place<P> place(grid, tile);
+    const int m = place.m + rank * kM, n = place.n + rank * (P::kN / kCluster);
+    for (int step = 0; step < grid.steps; ++step, ring.advance()) {
+      uint64_t* full = ring.full + ring.slot;
+      const int k = step * kK;
+      warpwatch::await(ring.empty + ring.slot, ring.phase ^ 1);
+      warpwatch::arrive_expecting(full, P::kStage);
+      if constexpr (P::kRowsA) {
+        warpwatch::load_tile(maps.a, ring.a(), full, k, m, place.batch);
+      } else {
+        for (int i = 0; i < kM / 64; ++i) warpwatch::load_tile(maps.a, ring.a() + i * kSquare, full, m + i * 64, k, place.batch);
+      }
+      unsigned char* b = ring.b() + rank * (P::kBytesB / kCluster);
+      constexpr uint16_t all = (1 << kCluster) - 1;
+      if constexpr (P::kRowsB) {
+        warpwatch::load_tile_of_all(maps.b, b, full, k, n, place.batch, all);
+      } else {
+        for (int i = 0; i < P::kN / kCluster / 64; ++i)
+          warpwatch::load_tile_of_all(maps.b, b + i * kSquare, full, n + i * 64, k, place.batch, all);
+      }
+    }
+  }
+}
+
+// Tells every block of the cluster that this warp has read a stage.
+template <class P>
+__device__ void release(const Ring<P>& ring, int slot) {
+  const uint32_t lane = threadIdx.x % 32;
+  if (lane < kCluster) warpwatch::arrive_at(ring.empty + slot, lane);
+}
+
+template <int N>
+__device__ void store(const CUtensorMap& map, const float (&sum)[N / 2], unsigned char* parts, int m, int n, int batch) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < N / 64; ++i) {
+    unsigned char* part = parts + i % kParts * kPart;
+    if (lane == 0) warpwatch::await_store_reads<kParts - 1>();
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float* at = sum + i * 32 + j * 8;
+      const uint32_t packed[4] = {warpwatch::pack_pair<Bf16>(at[0], at[1]), warpwatch::pack_pair<Bf16>(at[2], at[3]),
+                                  warpwatch::pack_pair<Bf16>(at[4], at[5]), warpwatch::pack_pair<Bf16>(at[6], at[7])};
+      warpwatch::store_matrices(part + warpwatch::swizzled(lane % 16, j * 2 + lane / 16), packed);
+    }
+    warpwatch::publish_shared();
+    __syncwarp();
+    if (lane == 0) {
+      warpwatch::store_tile(map, part, n + i * 64, m, batch);
+      warpwatch::close_stores();
+    }
+  }
+}
+
+template <class P>
+__device__ void multiply_tiles(const Maps& maps, const Grid& grid, Ring<P> ring, unsigned char* parts, uint32_t rank, int cluster,
+                               int clusters) {
+  // By way of a shuffle, so that the compiler sees that it is the same for a whole warp.
+  const int group = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0) - 1, warp = threadIdx.x / 32 % 4;
+  float sum[P::kN / 2];
+  for (int tile = cluster; tile < grid.tiles; tile += clusters) {
+    int last = -1;
+    for (int step = 0; step < grid.steps; ++step) {
+      warpwatch::await(ring.full + ring.slot, ring.phase);
+      const uint64_t a = warpwatch::operand_of(ring.a() + group * kSquare);
+      const uint64_t b = warpwatch::operand_of(ring.b(), kSwizzleTile, P::kRowsB ? 16 : kSquare);
+      warpwatch::pin(sum);
+      warpwatch::open_products();
+#pragma unroll
+      for (int k = 0; k < kK / 16; ++k) {
+        // Along a row 16 elements are 32 bytes; down the rows they are two times eight rows.
+        const int along_a = k * (P::kRowsA ? 32 : 2 * kSwizzleTile), along_b = k * (P::kRowsB ? 32 : 2 * kSwizzleTile);
+        warpwatch::multiply_shared<Bf16, P::kN, !P::kRowsA, !P::kRowsB>(sum, a + along_a / 16, b + along_b / 16, step > 0 || k > 0);
+      }
+      warpwatch::close_products();
+      warpwatch::pin(sum);
+      // The products of the step before have ended when no more than this step's are under way.
+      warpwatch::await_products<1>();
+      if (last >= 0) release(ring, last);
+      last = ring.slot;
+      ring.advance();
+    }
+    warpwatch::await_products<0>();
+    warpwatch::pin(sum);
+    release(ring, last);
+    const Place<P> place(grid, tile);
+    const int row = place.m + rank * kM + group * 64 + warp * 16;
+    store<P::kN>(maps.c, sum, parts + (group * 4 + warp) * kParts * kPart, row, place.n, place.batch);
+  }
+  if (threadIdx.x % 32 == 0) warpwatch::await_store_reads<0>();
+}
+#endif
+
+template <class P>
+__global__ __launch_bounds__(kThreads, 1) void warpgroups(const __grid_constant__ Maps maps, const __grid_constant__ Grid grid) {
+#if defined(WARPWATCH_HOPPER)
+  extern __shared__ __align__(16) unsigned char bytes[];
+  unsigned char* memory = bytes + (kSwizzleTile - warpwatch::shared_address(bytes) % kSwizzleTile) % kSwizzleTile;
+  uint64_t* barriers = reinterpret_cast<uint64_t*>(memory + P::kBarriers);
+  const Ring<P> ring{memory, barriers, barriers + P::kStages};
+  const uint32_t rank = warpwatch::cluster_rank();
+  const int cluster = blockIdx.x / kCluster, clusters = gridDim.x / kCluster;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < P::kStages; ++i) {
+      warpwatch::init_barrier(ring.full + i, 1);
+      warpwatch::init_barrier(ring.empty + i, kCluster * kWarps);
+    }
+    warpwatch::publish_barriers();
+    warpwatch::prefetch_map(maps.a), warpwatch::prefetch_map(maps.b), warpwatch::prefetch_map(maps.c);
+  }
+  __syncthreads();
+  warpwatch::cluster_arrive();
+  warpwatch::cluster_await();
+  if (threadIdx.x < kWarpgroup) {
+    warpwatch::give_up_registers<40>();
+    if (threadIdx.x == 0) copy_tiles(maps, grid, ring, rank, cluster, clusters);
+    __syncwarp();
+  } else {
+    warpwatch::take_registers<232>();
+    multiply_tiles(maps, grid, ring, memory + P::kOut, rank, cluster, clusters);
+    __syncwarp();
+  }
+  // No block may end while another one of the cluster copies to it or arrives at its barriers.
+  warpwatch::cluster_arrive();
+  warpwatch::cluster_await();
+#endif
+}
+
+// The map of an operand for tiles of `rows` x 64, or of 64 x 64 where k is not the contiguous axis.
+bool make_map(CUtensorMap& map, const Operand<Bf16>& p, int64_t outers, int64_t ks, int64_t batches, uint32_t rows) {
+  if (p.k == 1) return warpwatch::make_tensor_map(map, p.data, {{ks, 1, kK}, {outers, p.outer, rows}, {batches, p.batch, 1}});
+  return warpwatch::make_tensor_map(map, p.data, {{outers, 1, 64}, {ks, p.k, kK}, {batches, p.batch, 1}});
+}
+
+// Tiles of a cluster, over all batches.
+int64_t cluster_tiles(const Product<Bf16>& call, int columns) {
+  return call.batches * ceil_div(call.m, kCluster * kM) * ceil_div(call.n, columns);
+}
+
+// Clusters that run at once.
+int64_t clusters_at_once() { return std::max(1, warpwatch::multiprocessors() / kCluster); }
+
+template <class P>
+const char* launch(const Maps& maps, const Product<Bf16>& call, void* stream) {
+  const auto kernel = warpgroups<P>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes);
+  const Grid grid{static_cast<int>(ceil_div(call.m, kCluster * kM)), static_cast<int>(ceil_div(call.n, P::kN)),
+                  static_cast<int>(cluster_tiles(call, P::kN)), static_cast<int>(ceil_div(call.k, kK))};
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kCluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(std::min<int64_t>(grid.tiles, clusters_at_once()) * kCluster);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = P::kSharedBytes;
+  config.stream = warpwatch::as_stream(stream);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return warpwatch::words_of(cudaLaunchKernelEx(&config, kernel, maps, grid));
+}
+
+template <int N>
+const char* launch_for(const Product<Bf16>& call, void* stream) {
+  const bool rows_a = call.a.k == 1, rows_b = call.b.k == 1;
+  Maps maps;
+  const bool mapped = make_map(maps.a, call.a, call.m, call.k, call.batches, kM) &&
+                      make_map(maps.b, call.b, call.n, call.k, call.batches, N / kCluster) &&
+                      make_map(maps.c, {call.c, call.m * call.n, call.n, 1}, call.m, call.n, call.batches, 16);
+  if (mapped && rows_a && rows_b) return launch<WarpgroupPlan<N, true, true>>(maps, call, stream);
+  if (mapped && rows_a) return launch<WarpgroupPlan<N, true, false>>(maps, call, stream);
+  if (mapped && !rows_b) return launch<WarpgroupPlan<N, false, false>>(maps, call, stream);
+  return tensor_cores_on(call, stream);
+}
+
+// How long it takes in tiles of so many columns, in the time that one tile of one column takes.
+int64_t time_of(const Product<Bf16>& call, int columns) {
+  return ceil_div(cluster_tiles(call, columns), clusters_at_once()) * columns;
+}
+
+}  // namespace
+
+// Other GPUs, operands that the copy engine cannot take and both operands transposed are left to the rung on older tensor cores.
+const char* matmul::warpgroups_on(const Product<Bf16>& call, void* stream) {
+  if (!warpwatch::is_hopper() || std::max({call.m, call.n, call.k, cluster_tiles(call, 128)}) > INT32_MAX / 2)
+    return tensor_cores_on(call, stream);
+  // Narrow tiles read more of A for each product: they pay where wide ones leave multiprocessors idle.
+  return time_of(call, 128) * 10 < time_of(call, 256) * 9 ? launch_for<128>(call, stream) : launch_for<256>(call, stream);
+}
