@@ -33,11 +33,11 @@ struct Work {
 
   __device__ Work(const Grid& grid, int turn) {
     const int unit = blockIdx.x + (grid.causal ? turn / 2 : turn) * gridDim.x, i = unit % grid.units, other = grid.tiles - 1 - i;
-    const bool second = turn % 2 != 0;
+    const bool heavy = turn % 2 == 0;
     head = unit / grid.units;
     ended = head >= grid.heads;
-    any = !grid.causal || !second || i != other;
-    first = (grid.causal && !second ? other : i) * Own;
+    any = !grid.causal || heavy || i != other;
+    first = (grid.causal && heavy ? other : i) * Own;
     end = ((grid.causal && first + Own < grid.keys ? first + Own : grid.keys) + Passing - 1) / Passing;
   }
 };
@@ -53,8 +53,8 @@ struct TileRing {
 
   __device__ TileRing(unsigned char* memory, uint64_t* barriers) : tiles(memory), full(barriers), empty(barriers + Stages) {}
 
-  __device__ void init(int writers, int readers) const {
-    for (int i = 0; i < Stages; ++i) warpwatch::init_barrier(full + i, writers), warpwatch::init_barrier(empty + i, readers);
+  __device__ void init(int readers) const {
+    for (int i = 0; i < Stages; ++i) warpwatch::init_barrier(full + i, 1), warpwatch::init_barrier(empty + i, readers);
   }
   __device__ unsigned char* tile() const { return tiles + slot * Bytes; }
   __device__ void advance() {
@@ -70,7 +70,7 @@ struct TileRing {
     copy(tile(), full + slot);
     advance();
   }
-  // For tiles and whatever else the warp has read of their stage.
+  // Says that this warp has read the tile.
   __device__ void release() {
     __syncwarp();
     if (threadIdx.x % 32 == 0) warpwatch::arrive(empty + slot);
@@ -154,9 +154,6 @@ __device__ void store_sums(const float (&sums)[D / 2], float factor, float facto
     warpwatch::close_stores();
   }
 }
-
-// Which of the multiplying warpgroups this thread is in; by way of a shuffle, so that the compiler sees that it is the same for a warp.
-__device__ inline int multiplying_group() { return __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0) - 1; }
 #endif
 
 __device__ inline unsigned char* aligned_tiles(unsigned char* bytes) {
@@ -176,8 +173,8 @@ bool make_result_map(CUtensorMap& map, const T* data, const Shape& shape, int64_
   return warpwatch::make_tensor_map(map, data, {{shape.dim, 1, 64}, {count, shape.dim, 16}, {shape.heads(), count * shape.dim, 1}});
 }
 
-inline Grid grid_of(const Shape& shape, int64_t owned, int rows) {
-  const int tiles = static_cast<int>(warpwatch::ceil_div(owned, rows)), units = shape.causal ? (tiles + 1) / 2 : tiles;
+inline Grid grid_of(const Shape& shape, int rows) {
+  const int tiles = static_cast<int>(warpwatch::ceil_div(shape.queries, rows)), units = shape.causal ? (tiles + 1) / 2 : tiles;
   return {static_cast<int>(shape.heads()), static_cast<int>(shape.heads_each), tiles, units, static_cast<int>(shape.queries),
           static_cast<int>(shape.keys), shape.causal};
 }

@@ -115,7 +115,7 @@ template <class P>
 __device__ void attend(const Grid& grid, const ForwardMaps& maps, float scale_given, float* log_sum, ForwardRings<P> rings,
                        unsigned char* parts) {
   using T = typename P::T;
-  const int group = multiplying_group(), lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const int group = warpwatch::multiplying_group(), lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const float scale = scale_given * kLog2E;
   const unsigned char* queries = rings.queries.tile() + group * 64 * kSwizzleBytes;
   parts += (group * 4 + warp) * P::D / 64 * kPart;
@@ -185,7 +185,7 @@ __global__ __launch_bounds__(P::kThreads, 1) void warpgroups_forward(const __gri
   const ForwardRings<P> rings(memory, reinterpret_cast<uint64_t*>(memory + P::kBarriers));
   if (threadIdx.x == 0) {
     constexpr int warps = P::kConsumers * 4;
-    rings.queries.init(1, warps), rings.keys.init(1, warps), rings.values.init(1, warps);
+    rings.queries.init(warps), rings.keys.init(warps), rings.values.init(warps);
     warpwatch::publish_barriers();
   }
   __syncthreads();
@@ -207,7 +207,7 @@ const char* launch_warpgroups(const Shape& shape, const Forward<typename P::T>& 
                       make_rows_map(maps.v, call.v, shape, shape.keys, P::kKeys) &&
                       make_result_map(maps.out, call.out, shape, shape.queries);
   if (!mapped) return forward_on(shape, call, stream);
-  const Grid grid = grid_of(shape, shape.queries, P::kRows);
+  const Grid grid = grid_of(shape, P::kRows);
   cudaFuncSetAttribute(warpgroups_forward<P>, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes);
   warpgroups_forward<P>
       <<<blocks_of(grid), P::kThreads, P::kSharedBytes, warpwatch::as_stream(stream)>>>(maps, grid, shape.scale, call.log_sum);
@@ -216,7 +216,7 @@ const char* launch_warpgroups(const Shape& shape, const Forward<typename P::T>& 
 
 // How long it takes in tiles of so many queries, in the time that one tile of one query takes.
 inline int64_t time_of(const Shape& shape, int rows) {
-  const Grid grid = grid_of(shape, shape.queries, rows);
+  const Grid grid = grid_of(shape, rows);
   return warpwatch::ceil_div(int64_t{grid.heads} * grid.units, warpwatch::multiprocessors()) * rows;
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "common/launch.cuh"
 #include "common/machine.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -23,13 +24,7 @@ constexpr int kSwizzleBytes = 128;   // Length of a row of a tile: what the copy
 constexpr int kSwizzleTile = 1024;   // Tiles begin at multiples of eight such rows.
 
 // Whether the current device runs code for sm_90a.
-inline bool is_hopper() {
-  int device = 0, major = 0, minor = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return false;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  return major == 9 && minor == 0;
-}
+inline bool is_hopper() { return compute_capability() == 90; }
 
 // The driver's function for tensor maps, found at run time so that a library loads without a driver; null where there is none.
 inline auto tensor_map_encoder() {
@@ -164,11 +159,9 @@ __device__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-// Barriers of `threads` threads, by number; 0 is __syncthreads. Who only arrives does not wait.
-__device__ inline void named_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
-__device__ inline void named_arrive(int barrier, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
+// Which of the multiplying warpgroups, which follow the one that copies, this thread is in; by way of a shuffle, so that the compiler
+// sees that it is the same for a warp.
+__device__ inline int multiplying_group() { return __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0) - 1; }
 
 // Four 8 x 8 matrices of 16-bit elements to shared memory, as load_matrices reads them.
 __device__ inline void store_matrices(void* row, const uint32_t (&from)[4]) {

@@ -414,18 +414,12 @@ const char* launch(const Products& call, int blocks, void* stream, const Finish&
   return warpwatch::words_of(cudaLaunchKernelEx(&config, kernel, call, finish, tiles, blocks));
 }
 
-inline bool has_clusters() {
-  int device = 0, major = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major >= 9;
-}
-
 // As many blocks to a tile as the multiprocessors have room for, if a few steps are left for each.
 template <class Plan, class Finish = Storing>
 const char* launch_shared(const Products& call, void* stream, const Finish& finish = {}) {
   const int64_t tiles = tiles_of<Plan>(call), room = kBlocksEach * int64_t{warpwatch::multiprocessors()};
-  int64_t most = has_clusters() ? kMostBlocks : 1;
+  const bool has_clusters = warpwatch::compute_capability() >= 90;
+  int64_t most = has_clusters ? kMostBlocks : 1;
   for (int i = 0; i < call.count; ++i) most = std::min(most, std::max<int64_t>(1, steps_of(call.product[i]) / kFewestSteps));
   int blocks = 1;
   while (2 * blocks <= most && 2 * blocks * tiles <= room) blocks *= 2;

@@ -49,17 +49,10 @@ T* weight_gradient_of(const Shape& shape, const Backward<T>& call, int s) {
   return call.w_gradient[2 * s >= shape.stages] + shape.weight[s];
 }
 
-int compute_capability_major() {
-  int device = 0, major = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major;
-}
-
 // Whether the fused kernels take this shape on this device. With a single factor a state has one row, too few for a vector.
 template <class Kernels>
 bool fuses(const Shape& shape) {
-  if (compute_capability_major() != 9 || shape.stages < 4 || shape.size > INT32_MAX / 2) return false;
+  if (warpwatch::compute_capability() / 10 != 9 || shape.stages < 4 || shape.size > INT32_MAX / 2) return false;
   return std::all_of(shape.factor, shape.factor + shape.stages, [](int f) {
     return std::has_single_bit(static_cast<unsigned>(f)) && log_of(f) >= Kernels::kSmallestLog && log_of(f) <= Kernels::kLargestLog;
   });
@@ -338,12 +331,12 @@ bool in_pairs(Version version) { return version == Version::three_terms || versi
 
 // Both directions or neither, because backward takes the states of this forward.
 bool in_quarters(const Shape& shape, Version version) {
-  return version == Version::three_terms && compute_capability_major() == 9 && kron::quarters_take(shape);
+  return version == Version::three_terms && warpwatch::compute_capability() / 10 == 9 && kron::quarters_take(shape);
 }
 
 // Planes keep no states.
 bool in_planes(const Shape& shape, Version version, bool keep) {
-  return in_pairs(version) && !keep && compute_capability_major() == 9 && kron::planes_take(shape);
+  return in_pairs(version) && !keep && warpwatch::compute_capability() / 10 == 9 && kron::planes_take(shape);
 }
 
 // The version that computes what is neither in quarters nor in planes.

@@ -134,8 +134,7 @@ __device__ void store(const CUtensorMap& map, const float (&sum)[N / 2], unsigne
 template <class P>
 __device__ void multiply_tiles(const Maps& maps, const Grid& grid, Ring<P> ring, unsigned char* parts, uint32_t rank, int cluster,
                                int clusters) {
-  // By way of a shuffle, so that the compiler sees that it is the same for a whole warp.
-  const int group = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0) - 1, warp = threadIdx.x / 32 % 4;
+  const int group = warpwatch::multiplying_group(), warp = threadIdx.x / 32 % 4;
   float sum[P::kN / 2];
   for (int tile = cluster; tile < grid.tiles; tile += clusters) {
     int last = -1;
