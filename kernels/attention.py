@@ -20,6 +20,7 @@ from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from ._aligned import aligned
 from ._compiled import compiled
+from ._hopper import hopper_unsupported
 
 TENSOR_CORES, WARPGROUPS = 3, 4
 """Rungs of the native operator, numbered as in csrc/attention/attention.h."""
@@ -341,9 +342,7 @@ def v3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 def v4_unsupported(case: Case, device: DeviceKind) -> str | None:
     if case["d"] not in WARPGROUP_DIMS:
         return "its kernels take heads of 64 and 128"
-    if torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0):
-        return "wgmma exists on compute capability 9.0 alone"
-    return sixteen_bits_only(case, device)
+    return hopper_unsupported() or sixteen_bits_only(case, device)
 
 
 @operator.variant(

@@ -14,6 +14,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_dir
 from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsupported
 
 from ._compiled import compiled
+from ._hopper import hopper_unsupported
 
 NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS = range(3, 9)
 DOUBLE, WARPS, TENSOR, SPLIT, SPLIT_TILES, WARPGROUPS = range(9, 15)
@@ -172,8 +173,7 @@ def warpgroups_unsupported(case: Case, _device: DeviceKind) -> str | None:
         return "it multiplies in bf16: see that case"
     if case["k"] % COPIED_ELEMENTS or case["n"] % COPIED_ELEMENTS:
         return "the copy engine takes rows of whole 16 bytes"
-    hopper = not torch.cuda.is_available() or torch.cuda.get_device_capability() == (9, 0)
-    return None if hopper else "wgmma exists on compute capability 9.0 alone"
+    return hopper_unsupported()
 
 
 def split_only(case: Case, _device: DeviceKind) -> str | None:
