@@ -45,6 +45,7 @@ ROOT = Path(__file__).parents[1]
 KRON_PAIRS = 4
 """Cases of the comparison, with three variants each."""
 MOST_RUNS = 100_000
+EVER = datetime(2000, 1, 1, tzinfo=UTC)
 RECENT = timedelta(days=1)
 POLL_SECONDS = 0.5
 ROWS = {
@@ -144,11 +145,11 @@ def _warpwatch(words: Sequence[str], home: Path, limit: float | None = None, **v
     ):
         try:
             return process.wait(limit)
-        except BaseException as error:
-            process.send_signal(signal.SIGINT)
-            if isinstance(error, subprocess.TimeoutExpired):
-                return None
-            raise
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
 
 
 def measure_pass(device: str, home: Path, commits: int, limit: float) -> None:
@@ -171,8 +172,8 @@ def print_runs(home: Path, began: datetime | None = None) -> None:
     with embedded.running(home) as url:
         database = Database(url)
         with database.session() as s:
-            runs = list_device_runs(s, datetime(2000, 1, 1, tzinfo=UTC), MOST_RUNS)
-            timed = list_timed_runs(s, datetime(2000, 1, 1, tzinfo=UTC), MOST_RUNS)
+            runs = list_device_runs(s, EVER, MOST_RUNS)
+            timed = list_timed_runs(s, EVER, MOST_RUNS)
             names = {device.id: device.name for device in list_devices(s)}
         database.close()
     # Imported example data was measured long ago.
@@ -196,8 +197,8 @@ def _print_device(name: str, runs: list[DeviceRun], began: datetime) -> None:
     in_jobs = sum(seconds.values()) / max(1e-9, (last - first).total_seconds())
     benches = [finished_at for run, finished_at in ended if run.kind == "bench"]
     chart = f"first chart after {(min(benches) - began).total_seconds():.0f} s, " if benches else ""
-    lost = Counter(run.state for run in runs if run.state != "done")
-    counts = ", ".join([f"{len(runs)} runs", *(f"{count} {state}" for state, count in lost.items())])
+    not_done = Counter(run.state for run in runs if run.state != "done")
+    counts = ", ".join([f"{len(runs)} runs", *(f"{count} {state}" for state, count in not_done.items())])
     end = f"the end after {(last - began).total_seconds():.0f} s"
     print(f"\n{name}, {counts}: {chart}{end}, in jobs {in_jobs:.0%}\n")
     kinds = sorted({run.kind for run, _ in ended})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -194,7 +194,7 @@ class Tally:
 
     statuses: Counter[str] = field(default_factory=Counter)
     tables: dict[tuple[str, str], ResultTable] = field(default_factory=dict)
-    times: dict[tuple[str, str], RunTimes] = field(default_factory=dict)
+    times: defaultdict[tuple[str, str], RunTimes] = field(default_factory=lambda: defaultdict(RunTimes))
     problems: list[str] = field(default_factory=list)
     interrupted: bool = False
 
@@ -242,8 +242,8 @@ def _measure(
             tally.problems.append(f"{job.sha[:9]} {job.operator} {job.kind}: {error}")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            of_operator = job.sha, job.operator
-            tally.times[of_operator] = tally.times.get(of_operator, RunTimes()).plus(tools.host.stopwatch.take())
+            times = tally.times[job.sha, job.operator]
+            tally.times[job.sha, job.operator] = times.plus(tools.host.stopwatch.take())
         if tally.interrupted:
             break
 
@@ -292,7 +292,7 @@ def _summarise(tally: Tally, output: Path) -> int:
         console.print(f"{sha[:9]} {operator}", style="bold", markup=False, highlight=False)
         for line, style in table.lines():
             console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
-        console.print(f"time: {tally.times[sha, operator]}", style="dim", highlight=False, soft_wrap=True)
+        console.print(f"time: {tally.times[sha, operator]}", style="dim", markup=False, highlight=False, soft_wrap=True)
     for problem in tally.problems:
         console.print(f"could not run: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(tally.statuses.items()))
