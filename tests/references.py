@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,35 @@ NOTE = "<!-- Written by `make references`; change the code, not this file. -->\n
 
 
 def references() -> dict[str, str]:
-    """The text of every file of docs/reference, by its name."""
-    return {"cli.md": command_line(), "settings.md": settings(), "rest.md": rest()}
+    """The text of every file of docs/reference, by its path there."""
+    return {"settings.md": settings()} | command_line() | rest()
 
 
-def command_line() -> str:
+def command_line() -> dict[str, str]:
+    """The commands, and a file for each that has others below it."""
     import typer.main
 
     from warpwatch.cli import app
 
-    parts = [f"# Command line\n\n{NOTE}"]
-    for name, command in _commands("warpwatch", typer.main.get_command(app)):
-        parts += [f"\n## {name}\n", _paragraphs(command.help or ""), ""]
+    command: Any = typer.main.get_command(app)
+    groups = {name: child for name, child in command.commands.items() if hasattr(child, "commands")}
+    index = [f"- [warpwatch {name}]({name}.md): {_cell(child.help or '')}" for name, child in groups.items()]
+    pages: dict[str, str] = {}
+    for name, group in groups.items():
+        pages[f"cli/{name}.md"] = _commands_page(f"warpwatch {name}", _commands(f"warpwatch {name}", group))
+    every = _commands("warpwatch", command)
+    alone = [(name, child) for name, child in every if not groups.keys() & set(name.split()[1:2])]
+    return pages | {"cli/README.md": _commands_page("Command line", alone, "\n".join([*index, ""]))}
+
+
+def _commands_page(title: str, commands: Iterable[tuple[str, Any]], introduction: str = "") -> str:
+    parts = [f"# {title}\n\n{NOTE}", *([introduction] if introduction else [])]
+    for name, command in commands:
+        parts += [f"## {name}\n", _paragraphs(command.help or ""), ""]
         rows = [_parameter(parameter) for parameter in command.params if not parameter.hidden]
         if rows:
-            parts += ["| parameter | default | meaning |", "|---|---|---|", *rows]
-    return "\n".join(parts) + "\n"
+            parts += ["| parameter | default | meaning |", "|---|---|---|", *rows, ""]
+    return "\n".join(parts).rstrip("\n") + "\n"
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -62,8 +75,8 @@ def settings() -> str:
     return "\n".join([*head, "| variable | default | meaning |", "|---|---|---|", *rows]) + "\n"
 
 
-def rest() -> str:
-    """Every operation of the OpenAPI schema."""
+def rest() -> dict[str, str]:
+    """Every operation of the OpenAPI schema, in a file per tag."""
     from warpwatch.db.database import Database
     from warpwatch.server.app import create_app
     from warpwatch.settings import Settings
@@ -73,17 +86,26 @@ def rest() -> str:
         schema = create_app(Settings(home=Path("/nonexistent")), database, judge=False).openapi()
     finally:
         database.close()
+    pages: dict[str, list[str]] = {}
     note = "Errors are RFC 9457 problem JSON. `/api/v1/docs` shows the same, with schemas.\n"
-    parts = [f"# REST API\n\n{NOTE}", note]
+    index = [f"# REST API\n\n{NOTE}", note, "| operation | page |", "|---|---|"]
     # What workers ask comes last, though the server looks for it first.
     for path, operations in sorted(schema["paths"].items(), key=lambda item: "/worker/" in item[0]):
         for method, operation in operations.items():
-            parts += [f"## {method.upper()} {path}\n", _paragraphs(operation.get("description", "")), ""]
-            rows = [*_query(schema, operation), *_body(schema, operation)]
-            if rows:
-                parts += ["| parameter | in | type | meaning |", "|---|---|---|---|", *rows, ""]
-            parts.append(_answers(operation))
-    return "\n".join(parts) + "\n"
+            (tag,) = operation["tags"]
+            index.append(f"| `{method.upper()} {path}` | [{tag}]({tag}.md) |")
+            pages.setdefault(tag, [f"# REST API: {tag}\n\n{NOTE}"]).extend(_operation(schema, path, method, operation))
+    return {"rest/README.md": "\n".join(index) + "\n"} | {
+        f"rest/{tag}.md": "\n".join(parts).rstrip("\n") + "\n" for tag, parts in pages.items()
+    }
+
+
+def _operation(schema: dict[str, Any], path: str, method: str, operation: dict[str, Any]) -> list[str]:
+    parts = [f"## {method.upper()} {path}\n", _paragraphs(operation.get("description", "")), ""]
+    rows = [*_query(schema, operation), *_body(schema, operation)]
+    if rows:
+        parts += ["| parameter | in | type | meaning |", "|---|---|---|---|", *rows, ""]
+    return [*parts, _answers(operation)]
 
 
 def _query(schema: dict[str, Any], operation: dict[str, Any]) -> Iterator[str]:
@@ -137,6 +159,6 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
     for name, text in references().items():
+        (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
         (FOLDER / name).write_text(text, encoding="utf-8")

@@ -20,7 +20,7 @@ INTERNAL = {
     "WARPWATCH_OUTPUT": "a program writes its results there",
     "WARPWATCH_NO_CUDA": "a macro of the compiler",
 }
-FILES = sorted(FOLDER.glob("*.md"))
+FILES = {file.relative_to(FOLDER).as_posix(): file for file in sorted(FOLDER.rglob("*.md"))}
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,13 @@ def texts() -> dict[str, str]:
     return references()
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_references_are_fresh(texts: dict[str, str], file: Path) -> None:
-    assert file.read_text(encoding="utf-8") == texts[file.name], "run `make references`"
+@pytest.mark.parametrize("name", FILES)
+def test_references_are_fresh(texts: dict[str, str], name: str) -> None:
+    assert FILES[name].read_text(encoding="utf-8") == texts[name], "run `make references`"
 
 
 def test_each_has_a_file_and_nothing_else_has(texts: dict[str, str]) -> None:
-    assert {file.name for file in FILES} == set(texts)
+    assert set(FILES) == set(texts)
 
 
 def test_every_variable_that_is_read_is_listed() -> None:
