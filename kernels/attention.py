@@ -23,7 +23,7 @@ from ._compiled import compiled
 from ._hopper import hopper_unsupported
 
 TENSOR_CORES, WARPGROUPS = 3, 4
-"""Rungs of the native operator, numbered as in csrc/attention/attention.h."""
+"""Rungs of the native operators, numbered as in csrc/attention/attention.h."""
 
 LARGEST_DIM = 128
 """Of a head, for the CUDA kernels of v3."""
@@ -94,12 +94,20 @@ def register_native() -> None:
 
     @torch.library.register_fake("warpwatch::attention_backward")  # type: ignore[untyped-decorator]
     def fake_backward(
-        gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sum: Tensor, causal: bool, scale: float
+        gradient: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        log_sum: Tensor,
+        causal: bool,
+        scale: float,
+        version: int = TENSOR_CORES,
     ) -> tuple[Tensor, Tensor, Tensor]:
         return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        q, k, v, ctx.causal, ctx.scale, _ = inputs
+        q, k, v, *ctx.options = inputs
         out, log_sum = output
         ctx.mark_non_differentiable(log_sum)
         # Otherwise autograd fills a tensor with zeros, as the gradient of what has none.
@@ -109,13 +117,13 @@ def register_native() -> None:
     def backward(ctx: Any, gradient: Tensor | None, _log_sum: None) -> tuple[Tensor | None, ...]:
         if gradient is None:
             return (None,) * 6
-        gradients = torch.ops.warpwatch.attention_backward(gradient, *ctx.saved_tensors, ctx.causal, ctx.scale)
+        gradients = torch.ops.warpwatch.attention_backward(gradient, *ctx.saved_tensors, *ctx.options)
         return (*gradients, None, None, None)
 
     torch.library.register_autograd("warpwatch::attention", backward, setup_context=remember)
 
 
-def native_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, version: int = TENSOR_CORES) -> Tensor:
+def native_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, version: int = WARPGROUPS) -> Tensor:
     """Attention by the native operator; a rung that does not take the operands leaves them to the one before."""
     out: Tensor = torch.ops.warpwatch.attention(q, k, v, causal, q.shape[3] ** -0.5, version)[0]
     return out
@@ -336,7 +344,7 @@ def v3_unsupported(case: Case, device: DeviceKind) -> str | None:
     unsupported=v3_unsupported,
 )
 def v3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    return native_attention(q, k, v, causal)
+    return native_attention(q, k, v, causal, TENSOR_CORES)
 
 
 def v4_unsupported(case: Case, device: DeviceKind) -> str | None:
@@ -348,10 +356,13 @@ def v4_unsupported(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "v4",
     idea=(
-        "v3 with wgmma on Hopper, forward: one warpgroup copies tiles by TMA, the others multiply; "
+        "v3's algorithm with wgmma on Hopper: one warpgroup copies tiles by TMA, the others multiply; "
         "the next scores are computed while values are summed up"
     ),
-    outcome="forward on an H200, beats cuDNN where heads of 128 are causal and is as fast elsewhere; backward is v3's",
+    outcome=(
+        "on an H200 beats cuDNN where heads of 128 are causal and is as fast elsewhere; backward loses to it without "
+        "a mask, since it computes the scores once for queries and once for keys so that results repeat to the bit"
+    ),
     native=True,
     devices=("cuda",),
     unsupported=v4_unsupported,

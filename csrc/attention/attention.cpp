@@ -85,7 +85,7 @@ std::tuple<Tensor, Tensor> attention_cpu(const Tensor& q_given, const Tensor& k_
 
 std::tuple<Tensor, Tensor, Tensor> attention_backward_cpu(const Tensor& g_given, const Tensor& q_given, const Tensor& k_given,
                                                           const Tensor& v_given, const Tensor& out_given, const Tensor& sum_given,
-                                                          bool causal, double scale) {
+                                                          bool causal, double scale, int64_t) {
   const Shape shape = shape_of(q_given, k_given, v_given, causal, scale);
   warpwatch::check_same_shape(g_given, q_given);
   warpwatch::check_same_shape(out_given, q_given);
@@ -128,6 +128,13 @@ const char* forward_by(Version version, const Shape& shape, const attention::For
   return attention::forward_on(shape, call, stream);
 }
 
+template <class T>
+const char* backward_by(Version version, const Shape& shape, const attention::Backward<T>& call, void* stream) {
+  if constexpr (sizeof(T) == 2)
+    if (version == Version::warpgroups) return attention::warpgroups_backward_on(shape, call, stream);
+  return attention::backward_on(shape, call, stream);
+}
+
 std::tuple<Tensor, Tensor> attention_cuda(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given, bool causal, double scale,
                                           int64_t version) {
   const warpwatch::DeviceGuard guard(q_given.get_device_index());
@@ -146,22 +153,24 @@ std::tuple<Tensor, Tensor> attention_cuda(const Tensor& q_given, const Tensor& k
 
 std::tuple<Tensor, Tensor, Tensor> attention_backward_cuda(const Tensor& g_given, const Tensor& q_given, const Tensor& k_given,
                                                            const Tensor& v_given, const Tensor& out_given, const Tensor& sum_given,
-                                                           bool causal, double scale) {
+                                                           bool causal, double scale, int64_t version) {
   const warpwatch::DeviceGuard guard(q_given.get_device_index());
   const Shape shape = shape_of(q_given, k_given, v_given, causal, scale);
   warpwatch::check_same_shape(g_given, q_given);
   warpwatch::check_same_shape(out_given, q_given);
   const Tensor g = in_rows(g_given), q = in_rows(q_given), k = in_rows(k_given), v = in_rows(v_given), out = in_rows(out_given);
   const Tensor log_sum = warpwatch::contiguous(sum_given);
-  Tensor dq = contiguous_like(q), dk = contiguous_like(k), dv = contiguous_like(v), delta = new_log_sum(q);
+  Tensor dq = contiguous_like(q), dk = contiguous_like(k), dv = contiguous_like(v);
+  const int64_t numbers = shape.heads() * (Version{version} == Version::warpgroups ? 2 * shape.numbered() : shape.queries);
+  Tensor scratch = torch::stable::new_empty(q, std::vector<int64_t>{numbers}, ScalarType::Float);
   if (shape.heads() == 0) return {dq, dk, dv};
   dispatch_kernels(shape, q, [&](auto zero) {
     using T = decltype(zero);
     const attention::Backward<T> call{rows_of<T>(g), rows_of<T>(q), rows_of<T>(k), rows_of<T>(v), rows_of<T>(out),
-                                      static_cast<const float*>(log_sum.const_data_ptr()), static_cast<float*>(delta.mutable_data_ptr()),
+                                      static_cast<const float*>(log_sum.const_data_ptr()), static_cast<float*>(scratch.mutable_data_ptr()),
                                       static_cast<T*>(dq.mutable_data_ptr()), static_cast<T*>(dk.mutable_data_ptr()),
                                       static_cast<T*>(dv.mutable_data_ptr())};
-    warpwatch::check_launch(attention::backward_on(shape, call, warpwatch::current_stream(q)));
+    warpwatch::check_launch(backward_by(Version{version}, shape, call, warpwatch::current_stream(q)));
   });
   return {dq, dk, dv};
 }
@@ -172,8 +181,8 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward_cuda(const Tensor& g_given
 STABLE_TORCH_LIBRARY_FRAGMENT(warpwatch, m) {
   m.def("attention(Tensor q, Tensor k, Tensor v, bool causal, float scale, int version=3) -> (Tensor, Tensor)");
   m.def(
-      "attention_backward(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor out, Tensor log_sum, bool causal, float scale) -> "
-      "(Tensor, Tensor, Tensor)");
+      "attention_backward(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor out, Tensor log_sum, bool causal, float scale, "
+      "int version=3) -> (Tensor, Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpwatch, CPU, m) {

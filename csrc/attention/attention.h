@@ -7,7 +7,7 @@
 
 namespace attention {
 
-// Rungs; the numbers are part of the torch operator's schema. On a CPU every number means the same code.
+// Rungs; the numbers are part of the torch operators' schema. On a CPU every number means the same code.
 enum class Version : int64_t {
   tensor_cores = 3,
   warpgroups = 4,
@@ -20,6 +20,8 @@ struct Shape {
   float scale;
 
   int64_t heads() const { return batch * heads_each; }
+  // Queries of a head, rounded up to what kernels on Hopper copy numbers of at a time.
+  int64_t numbered() const { return (queries + 63) / 64 * 64; }
 };
 
 // Rows of `dim` neighbours, by the distances between batches, heads and rows.
@@ -37,12 +39,13 @@ struct Forward {
   float* log_sum;
 };
 
-// `delta` is scratch, one float per query.
+// `scratch` is for the delta of every query. Kernels on Hopper keep log_sum in powers of two as well, by heads: both of its `numbered()`
+// queries.
 template <class T>
 struct Backward {
   Rows<T> gradient, q, k, v, out;
   const float* log_sum;
-  float* delta;
+  float* scratch;
   T *dq, *dk, *dv;
 };
 
@@ -57,8 +60,12 @@ ATTENTION_KERNELS(warpwatch::Bf16)
 ATTENTION_KERNELS(warpwatch::F16)
 #undef ATTENTION_KERNELS
 
-// Forward on Hopper's tensor cores; elsewhere they call the kernels above.
-const char* warpgroups_forward_on(const Shape& shape, const Forward<warpwatch::Bf16>& call, void* stream);
-const char* warpgroups_forward_on(const Shape& shape, const Forward<warpwatch::F16>& call, void* stream);
+// The same on Hopper's tensor cores; elsewhere they call the kernels above.
+#define ATTENTION_WARPGROUPS(T)                                                                \
+  const char* warpgroups_forward_on(const Shape& shape, const Forward<T>& call, void* stream); \
+  const char* warpgroups_backward_on(const Shape& shape, const Backward<T>& call, void* stream);
+ATTENTION_WARPGROUPS(warpwatch::Bf16)
+ATTENTION_WARPGROUPS(warpwatch::F16)
+#undef ATTENTION_WARPGROUPS
 
 }  // namespace attention

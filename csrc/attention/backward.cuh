@@ -22,7 +22,7 @@ __global__ __launch_bounds__(kThreads) void deltas(const __grid_constant__ Shape
   for (int d = threadIdx.x % 32; d < shape.dim; d += 32) sum += warpwatch::to_float(g[d]) * warpwatch::to_float(out[d]);
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-  if (threadIdx.x % 32 == 0) call.delta[query] = sum;
+  if (threadIdx.x % 32 == 0) call.scratch[query] = sum;
 }
 
 
@@ -53,7 +53,7 @@ __global__ __launch_bounds__(kThreads) void backward(const __grid_constant__ Sha
   const int64_t first = (shape.causal && !Keys ? tiles - 1 - blockIdx.x % tiles : blockIdx.x % tiles) * P::kOwn;
   const Head<T> q(call.q, shape, head, shape.queries), g(call.gradient, shape, head, shape.queries);
   const Head<T> k(call.k, shape, head, shape.keys), v(call.v, shape, head, shape.keys);
-  const float *log_sum = call.log_sum + head * shape.queries, *delta = call.delta + head * shape.queries;
+  const float *log_sum = call.log_sum + head * shape.queries, *delta = call.scratch + head * shape.queries;
   // Hidden tiles are left out: keys after a block's last query, queries before its first key.
   const int64_t begin = shape.causal && Keys ? first / P::kPassing * P::kPassing : 0;
   const int64_t end = shape.causal && !Keys && first + P::kOwn < passing ? first + P::kOwn : passing;

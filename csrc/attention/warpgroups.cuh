@@ -20,30 +20,37 @@ constexpr int kPart = 16 * kSwizzleBytes;  // Results leave by way of shared mem
 // What the kernels divide the work by, in numbers that are cheap to divide by.
 struct Grid {
   int heads, heads_each, tiles, units;  // Over the batch and of one of it; tiles of own rows and units of work of a head.
-  int queries, keys;
+  int queries, keys, numbered;
   bool causal;
 };
 
-// A tile of queries that a block owns, and the blocks of keys that pass by. When keys are hidden, the last queries see most of them: a
-// heavy tile and its light counterpart are one unit, so that all take the same time.
-template <int Own, int Passing>
+// A tile of queries that a block owns, or of keys if `OwnsKeys`, and the blocks of the others that pass by. When keys are hidden, the
+// last queries see most of them: a heavy tile and its light counterpart are one unit, so that all take the same time.
+template <int Own, int Passing, bool OwnsKeys>
 struct Work {
-  int head, first, end;  // First row of the tile; blocks that pass by.
+  int head, first, begin, end;  // First row of the tile; blocks that pass by.
   bool any, ended;
 
   __device__ Work(const Grid& grid, int turn) {
     const int unit = blockIdx.x + (grid.causal ? turn / 2 : turn) * gridDim.x, i = unit % grid.units, other = grid.tiles - 1 - i;
-    const bool heavy = turn % 2 == 0;
+    const bool second = turn % 2 != 0;
     head = unit / grid.units;
     ended = head >= grid.heads;
-    any = !grid.causal || heavy || i != other;
-    first = (grid.causal && heavy ? other : i) * Own;
-    end = ((grid.causal && first + Own < grid.keys ? first + Own : grid.keys) + Passing - 1) / Passing;
+    any = !grid.causal || !second || i != other;
+    // Of keys the first tile is the heavy one, of queries the last.
+    first = (grid.causal && second == OwnsKeys ? other : i) * Own;
+    if constexpr (OwnsKeys) {
+      begin = grid.causal ? first / Passing : 0;
+      end = (grid.queries + Passing - 1) / Passing;
+    } else {
+      begin = 0;
+      end = ((grid.causal && first + Own < grid.keys ? first + Own : grid.keys) + Passing - 1) / Passing;
+    }
   }
 };
 
-// A ring of tiles: `full` ends a phase when a tile has come, `empty` when all warps have read it.
-template <int Stages, int Bytes>
+// A ring of tiles: `full` ends a phase when a tile has come, with Extra bytes to elsewhere, `empty` when all warps have read it.
+template <int Stages, int Bytes, int Extra = 0>
 struct TileRing {
   static constexpr int kBytes = Stages * Bytes, kBarriers = 2 * Stages;
   unsigned char* tiles;
@@ -53,7 +60,8 @@ struct TileRing {
 
   __device__ TileRing(unsigned char* memory, uint64_t* barriers) : tiles(memory), full(barriers), empty(barriers + Stages) {}
 
-  __device__ void init(int readers) const {
+  __device__ void init(int warps) const {
+    const int readers = Extra > 0 ? 32 * warps : warps;
     for (int i = 0; i < Stages; ++i) warpwatch::init_barrier(full + i, 1), warpwatch::init_barrier(empty + i, readers);
   }
   __device__ unsigned char* tile() const { return tiles + slot * Bytes; }
@@ -66,14 +74,18 @@ struct TileRing {
   template <class Copy>
   __device__ void fill(const Copy& copy) {
     await_empty();
-    warpwatch::arrive_expecting(full + slot, Bytes);
+    warpwatch::arrive_expecting(full + slot, Bytes + Extra);
     copy(tile(), full + slot);
     advance();
   }
-  // Says that this warp has read the tile.
+  // Says that this warp has read the tile. What came with it lanes read by themselves, and each of them says so.
   __device__ void release() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) warpwatch::arrive(empty + slot);
+    if constexpr (Extra > 0) {
+      warpwatch::arrive(empty + slot);
+    } else {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) warpwatch::arrive(empty + slot);
+    }
     advance();
   }
 };
@@ -173,10 +185,11 @@ bool make_result_map(CUtensorMap& map, const T* data, const Shape& shape, int64_
   return warpwatch::make_tensor_map(map, data, {{shape.dim, 1, 64}, {count, shape.dim, 16}, {shape.heads(), count * shape.dim, 1}});
 }
 
-inline Grid grid_of(const Shape& shape, int rows) {
-  const int tiles = static_cast<int>(warpwatch::ceil_div(shape.queries, rows)), units = shape.causal ? (tiles + 1) / 2 : tiles;
+// For tiles of `rows` of the `owned` rows of a head.
+inline Grid grid_of(const Shape& shape, int64_t owned, int rows) {
+  const int tiles = static_cast<int>(warpwatch::ceil_div(owned, rows)), units = shape.causal ? (tiles + 1) / 2 : tiles;
   return {static_cast<int>(shape.heads()), static_cast<int>(shape.heads_each), tiles, units, static_cast<int>(shape.queries),
-          static_cast<int>(shape.keys), shape.causal};
+          static_cast<int>(shape.keys), static_cast<int>(shape.numbered()), shape.causal};
 }
 
 inline int blocks_of(const Grid& grid) {

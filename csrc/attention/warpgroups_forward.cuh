@@ -11,7 +11,7 @@ struct WarpgroupForward {
   using T = Element;
   static constexpr int D = Dim, kConsumers = Consumers, kThreads = (1 + kConsumers) * kWarpgroup;
   static constexpr int kRows = kConsumers * 64, kKeys = 128, kStages = 2;
-  using Work = attention::Work<kRows, kKeys>;
+  using Work = attention::Work<kRows, kKeys, false>;
   using QueryRing = TileRing<1, kRows * D * 2>;
   using KeyRing = TileRing<kStages, kKeys * D * 2>;
   static constexpr int kKeyRing = QueryRing::kBytes, kValueRing = kKeyRing + KeyRing::kBytes, kOut = kValueRing + KeyRing::kBytes;
@@ -207,7 +207,7 @@ const char* launch_warpgroups(const Shape& shape, const Forward<typename P::T>& 
                       make_rows_map(maps.v, call.v, shape, shape.keys, P::kKeys) &&
                       make_result_map(maps.out, call.out, shape, shape.queries);
   if (!mapped) return forward_on(shape, call, stream);
-  const Grid grid = grid_of(shape, P::kRows);
+  const Grid grid = grid_of(shape, shape.queries, P::kRows);
   cudaFuncSetAttribute(warpgroups_forward<P>, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes);
   warpgroups_forward<P>
       <<<blocks_of(grid), P::kThreads, P::kSharedBytes, warpwatch::as_stream(stream)>>>(maps, grid, shape.scale, call.log_sum);
@@ -216,7 +216,7 @@ const char* launch_warpgroups(const Shape& shape, const Forward<typename P::T>& 
 
 // How long it takes in tiles of so many queries, in the time that one tile of one query takes.
 inline int64_t time_of(const Shape& shape, int rows) {
-  const Grid grid = grid_of(shape, rows);
+  const Grid grid = grid_of(shape, shape.queries, rows);
   return warpwatch::ceil_div(int64_t{grid.heads} * grid.units, warpwatch::multiprocessors()) * rows;
 }
 

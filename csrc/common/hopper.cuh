@@ -119,6 +119,13 @@ __device__ inline void load_tile(const CUtensorMap& map, void* tile, uint64_t* b
                : "memory");
 }
 
+// Starts a copy of neighbouring bytes, a multiple of 16 from a multiple of 16 on, to shared memory.
+__device__ inline void load_bytes(const void* from, void* to, uint64_t* barrier, int bytes) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
 // The same to the same place of every block of the cluster in `blocks`, one bit each, and to its barrier there.
 __device__ inline void load_tile_of_all(const CUtensorMap& map, void* tile, uint64_t* barrier, int x, int y, int z, uint16_t blocks) {
   asm volatile(
