@@ -91,7 +91,10 @@ def test_a_script_checks_once_and_believes_what_is_kept() -> None:
     assert (found["captured.honest"].outcome, found["captured.honest"].message != "") == ("not_run", True)
 
 
-def test_a_harness_in_a_checkout_is_asked_without_its_clients_and_without_a_gpu(tmp_path: Path) -> None:
+def test_a_harness_in_a_checkout_is_asked_without_its_clients_and_without_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     folder = tmp_path / "src" / "kernelbench"
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
