@@ -25,8 +25,11 @@ _WALK_NS = 200_000_000
 
 Slow calls therefore get few sets; reading a set from memory takes less than a thousandth of such a call.
 """
-_WALKS_NS = 1_000_000_000
-"""The longest walk through the sets of all placements together, roughly."""
+_WALKS_NS = 400_000_000
+"""The longest walk through the sets of all placements together, roughly.
+
+The calls that it limits launch many kernels, whose places in memory average out within one placement.
+"""
 _MEMORY_SHARE = 0.4
 _UNLIMITED = 2**62
 _ENOUGH_SETS = 1024
