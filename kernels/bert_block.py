@@ -175,7 +175,10 @@ def full_precision_only(case: Case, _device: DeviceKind) -> str | None:
 @operator.variant(
     "v4",
     idea="both products and the softmax by our attention",
-    outcome="loses to v2 and compile, as our attention loses to torch's",
+    outcome=(
+        "loses on an H100: 16 x 512 rows in bf16 take 217 µs, v2 192 and compile 169; "
+        "our attention returns heads one after the other, and a copy brings them together"
+    ),
     native=True,
     unsupported=full_precision_only,
 )

@@ -39,8 +39,8 @@ struct Forward {
   float* log_sum;
 };
 
-// `scratch` is for the delta of every query. Kernels on Hopper keep log_sum in powers of two as well, by heads: both of its `numbered()`
-// queries.
+// `scratch` is for delta, a number per query. Kernels on Hopper keep in it, head by head, log_sum in powers of two and then delta, of
+// `numbered()` queries each.
 template <class T>
 struct Backward {
   Rows<T> gradient, q, k, v, out;

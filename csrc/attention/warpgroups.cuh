@@ -78,7 +78,7 @@ struct TileRing {
     copy(tile(), full + slot);
     advance();
   }
-  // Says that this warp has read the tile. What came with it lanes read by themselves, and each of them says so.
+  // Says that this warp has read the tile. What came with it each lane reads by itself, and says so by itself.
   __device__ void release() {
     if constexpr (Extra > 0) {
       warpwatch::arrive(empty + slot);
