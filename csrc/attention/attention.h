@@ -13,6 +13,8 @@ enum class Version : int64_t {
   warpgroups = 4,
 };
 
+constexpr int kPassingQueries = 64;  // Kernels for gradients on Hopper copy so many at a time, with their numbers.
+
 // What all tensors of a call agree on. `heads` counts over the batch as well; key j is hidden from query i < j when `causal`.
 struct Shape {
   int64_t batch, heads_each, queries, keys, dim;
@@ -20,8 +22,8 @@ struct Shape {
   float scale;
 
   int64_t heads() const { return batch * heads_each; }
-  // Queries of a head, rounded up to what kernels on Hopper copy numbers of at a time.
-  int64_t numbered() const { return (queries + 63) / 64 * 64; }
+  // Queries of a head, rounded up to whole copies.
+  int64_t numbered() const { return (queries + kPassingQueries - 1) / kPassingQueries * kPassingQueries; }
 };
 
 // Rows of `dim` neighbours, by the distances between batches, heads and rows.

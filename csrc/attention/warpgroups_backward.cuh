@@ -12,7 +12,7 @@ struct WarpgroupBackward {
   using T = Element;
   static constexpr bool kOwnsKeys = OwnsKeys;
   static constexpr int D = Dim, kConsumers = 2, kThreads = (1 + kConsumers) * kWarpgroup;
-  static constexpr int kOwn = kConsumers * 64, kPassing = OwnsKeys ? 64 : 128, kStages = OwnsKeys ? 3 : 2;
+  static constexpr int kOwn = kConsumers * 64, kPassing = OwnsKeys ? kPassingQueries : 128, kStages = OwnsKeys ? 3 : 2;
   using Work = attention::Work<kOwn, kPassing, OwnsKeys>;
   static constexpr int kProducerRegisters = D == 64 ? 40 : 24, kConsumerRegisters = D == 64 ? 232 : 240;
   // Queries and their gradients, or keys and values: the two lie beside each other, or pass by in a ring each.
@@ -184,13 +184,15 @@ __device__ void sum_key_gradients(const Grid& grid, const BackwardMaps& maps, fl
       start_scores<T, P::D, P::kOwn, P::kPassing>(slopes, values, rings.second.tile());
       warpwatch::await_products<1>();
       warpwatch::pin(scores);
-      const float* numbers = rings.numbers_of(false, rings.first.slot) + lane % 4 * 2;
+      // Both rings turn alike, so the slot of one is that of the other.
+      const float *log_sums = rings.numbers_of(false, rings.first.slot) + lane % 4 * 2;
+      const float *deltas = rings.numbers_of(true, rings.first.slot) + lane % 4 * 2;
       // The first column that each of the lane's two keys is seen from.
       const bool hides = grid.causal && block * P::kPassing < first + 63;
       const int from = hides ? row + lane / 4 - block * P::kPassing - lane % 4 * 2 : -P::kPassing;
 #pragma unroll
       for (int j = 0; j < P::kPassing / 8; ++j) {
-        const float2 log_sum = *reinterpret_cast<const float2*>(numbers + j * 8);
+        const float2 log_sum = *reinterpret_cast<const float2*>(log_sums + j * 8);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           float& score = scores[4 * j + e];
@@ -203,7 +205,7 @@ __device__ void sum_key_gradients(const Grid& grid, const BackwardMaps& maps, fl
       warpwatch::pin(slopes);
 #pragma unroll
       for (int j = 0; j < P::kPassing / 8; ++j) {
-        const float2 delta = *reinterpret_cast<const float2*>(numbers + P::kStages * P::kPassing + j * 8);
+        const float2 delta = *reinterpret_cast<const float2*>(deltas + j * 8);
 #pragma unroll
         for (int e = 0; e < 4; ++e) slopes[4 * j + e] = scores[4 * j + e] * (slopes[4 * j + e] - (e % 2 ? delta.y : delta.x));
       }

@@ -28,7 +28,8 @@ Slow calls therefore get few sets; reading a set from memory takes less than a t
 _WALKS_NS = 400_000_000
 """The longest walk through the sets of all placements together, roughly.
 
-The calls that it limits launch many kernels, whose places in memory average out within one placement.
+It limits calls of more than 0.4 ms. Where they launch many kernels, their places in memory average out within one
+placement.
 """
 _MEMORY_SHARE = 0.4
 _UNLIMITED = 2**62
