@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,24 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 _registered: set[str] = set()
 _opchecked: defaultdict[Any, OpcheckMemory] = defaultdict(set)
 """What was put through opcheck, by the properties of a case that `_traced_as` tells apart."""
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Gives torch and our own code so many threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """What these tests compute is small, and threads that wait for each other would take a third of their time."""
+    with threads(1):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -72,9 +91,11 @@ def runnable(operator: Operator, cases: Iterable[Case], compiled: bool = False) 
 
 
 def check_variant(operator: Operator, name: str, case: Case, device: str) -> CheckReply:
-    """What the harness says of a variant that can run."""
-    problem = CaseProblem(operator, operator.variants[name], case, torch.device(device))
-    return check(problem, 7, _opchecked[_traced_as(case), device], lambda done, total, text: None)
+    """What the harness says of a variant that can run. Our own code divides its work among two threads."""
+    variant = operator.variants[name]
+    problem = CaseProblem(operator, variant, case, torch.device(device))
+    with threads(2 if variant.native else 1):
+        return check(problem, 7, _opchecked[_traced_as(case), device], lambda done, total, text: None)
 
 
 def _traced_as(case: Case) -> tuple[Any, ...]:
