@@ -10,7 +10,6 @@ variants whose fault only a sanitizer detects.
 from __future__ import annotations
 
 import ast
-import math
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -167,14 +166,11 @@ def prove(
 ) -> Proof:
     """Runs all planted faults of `kind` and the right variants beside them exactly as users' variants run.
 
-    operators: only these, None for all. right_runs: further runs of the right variants by the last kind of job that
-    they go through, on other inputs each time; at least as many, spread over the operators. Raises CannotRunError when
-    the device cannot be used, Stopped when the reporter asks to stop.
+    operators: only these, None for all. right_runs: at least as many further runs of the right variants of each
+    repository that can run on this device, by the last kind of job that they go through, on other inputs each time.
+    Raises CannotRunError when the device cannot be used, Stopped when the reporter asks to stop.
     """
     proof = Proof(kind, seeds)
-    files = [read_expectations(source.folder) for source in sources(kind)]
-    count = sum(operators is None or file.operator in operators for folder in files for file in folder)
-    each = math.ceil(right_runs / max(1, count))
     for source in sources(kind):
         chosen = [
             expectations
@@ -184,10 +180,28 @@ def prove(
         if not chosen:
             continue
         with _as_repository(source, tools) as (url, sha):
+            tests = []
             for expectations in chosen:
                 request = JobRequest(JobKind.CHECK, url, sha, expectations.operator)
-                _OperatorSelfTest(expectations, KINDS[kind], request, tools, reporter, proof).run(each)
+                tests.append(_OperatorSelfTest(expectations, KINDS[kind], request, tools, reporter, proof))
+                tests[-1].run()
+            _repeat_right_variants(tests, right_runs, seeds, reporter)
     return proof
+
+
+def _repeat_right_variants(tests: list[_OperatorSelfTest], runs: int, first_seed: int, reporter: Reporter) -> None:
+    """Runs the right variants of all operators in turn until `runs` have ended, with or without an alarm."""
+    done, seed = 0, first_seed
+    while tests and done < runs:
+        for test in list(tests):
+            ended = test.run_right_variants(seed)
+            if not ended:
+                tests.remove(test)
+            done += ended
+            reporter.log(f"bench of right variants: {done} of {runs}")
+            if done >= runs:
+                return
+        seed += 1
 
 
 class _OperatorSelfTest:
@@ -209,9 +223,11 @@ class _OperatorSelfTest:
         self._reporter = reporter
         self._proof = proof
         self._ideas: dict[str, str] = {}
+        self._right: list[str] = []
         self._cases: list[str] = []
 
-    def run(self, right_runs: int) -> None:
+    def run(self) -> None:
+        """Runs the planted faults, and the right variants with each seed of the proof."""
         (checkout,) = self._tools.checkouts(self._base.url, [self._base.sha], self._reporter)
         try:
             _, entry = checkout.catalogue(self._base.operator, self._reporter)
@@ -222,10 +238,16 @@ class _OperatorSelfTest:
         self._ideas = {variant.name: variant.idea for variant in entry.variants}
         self._cases = [case.key for case in entry.cases if {"quick", "edge"} & set(case.suites)]
         self._run_faults()
-        right = [name for name in self._ideas if name not in self._expectations.caught_by]
-        for seed in range(self._proof.seeds if right else 0):
-            self._run_right_variants(right, seed)
-        self._repeat_right_variants(right, right_runs)
+        self._right = [name for name in self._ideas if name not in self._expectations.caught_by]
+        for seed in range(self._proof.seeds):
+            # Timing does not depend on the inputs, so one seed is enough for a bench.
+            for kind in self._kinds if seed == 0 else self._kinds[:1]:
+                self._count(self._measure(kind, self._right, seed=seed), seed)
+
+    def run_right_variants(self, seed: int) -> int:
+        """Runs the right variants once more by the last kind of job; returns how many could run."""
+        findings = self._measure(self._kinds[-1], self._right, seed=seed, budget_ns=_HONEST_BUDGET_NS)
+        return self._count(findings, seed)
 
     def _run_faults(self) -> None:
         caught_by, sanitize = self._expectations.caught_by, self._expectations.sanitize
@@ -241,22 +263,6 @@ class _OperatorSelfTest:
         for name, sanitizer in sanitize.items():
             findings[name] = [(sanitizer, finding) for finding in self._measure("check", [name], sanitize=sanitizer)]
         self._proof.faults.extend(self._judge(name, pairs) for name, pairs in findings.items())
-
-    def _run_right_variants(self, variants: list[str], seed: int) -> None:
-        # Timing does not depend on the inputs, so one seed is enough for a bench.
-        for kind in self._kinds if seed == 0 else self._kinds[:1]:
-            self._count(self._measure(kind, variants, seed=seed), seed)
-
-    def _repeat_right_variants(self, variants: list[str], runs: int) -> None:
-        """Runs the right variants again until `runs` have ended, with or without an alarm."""
-        done, seed = 0, self._proof.seeds
-        while done < runs:
-            findings = self._measure(self._kinds[-1], variants, seed=seed, budget_ns=_HONEST_BUDGET_NS)
-            ended = self._count(findings, seed)
-            if not ended:
-                return
-            done, seed = done + ended, seed + 1
-            self._reporter.log(f"bench of right variants of {self._base.operator}: {done} of {runs}")
 
     def _count(self, findings: list[Finding], seed: int) -> int:
         """Counts the runs of right variants, and remembers those that failed; returns how many could run."""
