@@ -16,6 +16,7 @@ import re
 import shutil
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,6 +126,29 @@ class BuiltLibrary:
             if not (target / LIBRARY).samefile(self.folder / LIBRARY):
                 raise CannotRunError("another library was laid out", retry=True, reason=Reason.HOST_FAULT)
         (target / RECORD).write_text(json.dumps(to_json(self.reply)), encoding="utf-8")
+
+
+def merge_replies(replies: Sequence[BuildReply]) -> BuildReply:
+    """What became of all libraries of one operator: the first failure, else one reply for all of their code."""
+    failed = next((reply for reply in replies if reply.status is Status.BUILD_FAILED), None)
+    built = [reply for reply in replies if reply.status is Status.OK]
+    if failed is not None or len(built) < 2:
+        return failed or next(iter(built), replies[0])
+    hashes = [reply.code_hash for reply in built]
+    return BuildReply(
+        Status.OK,
+        key=_digest([reply.key for reply in built]),
+        cached=all(reply.cached for reply in built),
+        seconds=sum(reply.seconds for reply in built),
+        log="\n".join(reply.log for reply in built),
+        resources=[kernel for reply in built for kernel in reply.resources],
+        compile_seconds=sum(reply.compile_seconds for reply in built),
+        code_hash=_digest(hashes)[:16] if all(hashes) else "",
+    )
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def build(

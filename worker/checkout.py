@@ -21,7 +21,7 @@ from warpwatch.contract.spec import ADDRESS, DefinitionsVersion
 from warpwatch.contract.words import Fault, Status
 from warpwatch.project import Project
 from warpwatch.sources import Sources
-from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
+from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name, merge_replies
 from warpwatch.worker.caches import cache_of
 from warpwatch.worker.cards import read_card
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
@@ -124,11 +124,9 @@ class Checkout:
             self.host.stopwatch.add(child.times)
 
     def build(self, libraries: Sequence[str], reporter: Reporter) -> BuildReply:
-        """Builds these operators' libraries and lays them out for the child: the first failure, else the first
-        reply."""
+        """Builds these operators' libraries and lays them out for the child; returns one reply for all of them."""
         with self.host.stopwatch.measure(Activity.COMPILE):
-            replies = [self._build(name, reporter) for name in libraries[:LIBRARIES]]
-        return next((reply for reply in replies if reply.status is Status.BUILD_FAILED), replies[0])
+            return merge_replies([self._build(name, reporter) for name in libraries[:LIBRARIES]])
 
     def collect(self, name: str, target: Path, limit: int) -> None:
         """Copies a file out of the child's temp folder; see Child.collect. OSError where there is no child any more."""

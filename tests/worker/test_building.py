@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.conftest import Diary
+from tests.worker.conftest import Diary, Repository
 from warpwatch.contract.words import Status
 from warpwatch.worker import sandbox
 from warpwatch.worker.building import LIBRARY, BuildRequest, BuiltLibrary, LibraryStore, build
+from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import Stopped
+from warpwatch.worker.tools import Tools
 
 SOURCE = """
 #include "common/answer.h"
@@ -55,6 +57,27 @@ def test_a_library_is_built_once(root: Path, store: LibraryStore, tmp_path: Path
     assert first.folder is not None
     assert (tmp_path / "laid out" / LIBRARY).samefile(first.folder / LIBRARY)
     assert [path.name for path in store.folder.iterdir()] == [first.folder.name], "nothing unfinished is left"
+
+
+def test_machine_code_of_an_operator_is_that_of_all_its_libraries(host: Host, repository: Repository) -> None:
+    """A commit that changes the second library alone has changed the code of an operator that uses both."""
+    sources = {f"csrc/{name}/{name}.cpp": SOURCE.split("\n", 2)[2] for name in ("one", "two")}
+    answers = [{"csrc/one/one.cpp": "#define ANSWER 42", "csrc/two/two.cpp": f"#define ANSWER {n}"} for n in (42, 43)]
+    shas = [
+        repository.commit("an answer", {name: f"{answer[name]}\n{text}" for name, text in sources.items()})
+        for answer in answers
+    ]
+    tools = Tools(host)
+    try:
+        before, after = (
+            checkout.build(["one", "two"], Diary()) for checkout in tools.checkouts(repository.url, shas, Diary())
+        )
+    finally:
+        tools.close()
+    assert [reply.status for reply in (before, after)] == [Status.OK, Status.OK]
+    assert {kernel.name for kernel in before.resources} == {"one.cpp", "two.cpp"}
+    assert "" != before.code_hash != after.code_hash != ""
+    assert before.key != after.key
 
 
 def test_another_source_is_another_library(root: Path, store: LibraryStore) -> None:
