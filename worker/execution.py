@@ -193,8 +193,10 @@ class _Job:
         request, reporter, host = self._request, self._reporter, self._checkout.host
         self._checkout.sanitize(None)
         environment = self._checkout.environment_of(request.operator, reporter)
+        if request.kind is JobKind.BENCH:
+            self._tools.measure_peaks_at_rest(reporter)
         outcome = Outcome(environment, self._tools.peaks(self._checkout, reporter))
-        if request.kind == "bench":
+        if request.kind is JobKind.BENCH:
             looked = host.last_canary.found_fit
             expect_healthy(self._checkout, host.device, outcome.peaks, reporter, host.last_canary)
             if host.last_canary.found_fit != looked:

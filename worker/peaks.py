@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
-def read_peaks(home: Path, environment_key: str) -> dict[str, float] | None:
-    """The ceilings by name; None where they were not measured yet, or their file cannot be used."""
+@dataclass(frozen=True, slots=True)
+class MeasuredPeaks:
+    """values: the ceilings by name, see CeilingsReply. at_rest: whether nothing else of ours ran meanwhile."""
+
+    values: dict[str, float]
+    at_rest: bool
+
+
+def read_peaks(home: Path, environment_key: str) -> MeasuredPeaks | None:
+    """None where they were not measured yet, or their file cannot be used."""
     try:
-        return {str(name): float(value) for name, value in json.loads(_path(home, environment_key).read_text()).items()}
-    except (OSError, ValueError, AttributeError):
+        content = json.loads(_path(home, environment_key).read_text())
+        values = {str(name): float(value) for name, value in content["values"].items()}
+        return MeasuredPeaks(values, content["at_rest"] is True)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return None
 
 
-def store_peaks(home: Path, environment_key: str, peaks: dict[str, float]) -> None:
+def store_peaks(home: Path, environment_key: str, peaks: MeasuredPeaks) -> None:
     path = _path(home, environment_key)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(peaks))
+    partial.write_text(json.dumps(asdict(peaks)))
     partial.replace(path)
 
 

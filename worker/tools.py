@@ -17,7 +17,7 @@ from warpwatch.worker.checkout import QUICK_SECONDS, Checkout
 from warpwatch.worker.child import Child, ChildFailure
 from warpwatch.worker.host import Host
 from warpwatch.worker.mirrors import project_of, trusted_mirror
-from warpwatch.worker.peaks import read_peaks, store_peaks
+from warpwatch.worker.peaks import MeasuredPeaks, read_peaks, store_peaks
 from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.toolchains import Toolchain
 from warpwatch.worker.worktrees import clear_worktrees
@@ -90,9 +90,25 @@ class Tools:
         """Ceilings of the checkout's environment; measured once, then read from a file in the home folder."""
         return self._peaks(checkout.environment(reporter), reporter, checkout)
 
-    def _peaks(self, environment: Environment, reporter: Reporter, child: Child | Checkout) -> dict[str, float] | None:
-        if (peaks := read_peaks(self.host.home, environment.key)) is not None:
-            return peaks
+    def measure_peaks_at_rest(self, reporter: Reporter) -> None:
+        """Measures the ceilings of a CPU once more, where nothing else of ours runs beside it, and keeps the highest.
+
+        When a worker starts, a server, a database and compilers often do, too, and make them a third of what they are.
+        """
+        if self.host.kind == "cpu":
+            environment, _ = self.identify(reporter)
+            known = read_peaks(self.host.home, environment.key)
+            if known is None or not known.at_rest:
+                with self.host.lone_child(reporter) as child:
+                    self._peaks(environment, reporter, child, at_rest=True)
+
+    def _peaks(
+        self, environment: Environment, reporter: Reporter, child: Child | Checkout, at_rest: bool = False
+    ) -> dict[str, float] | None:
+        known = read_peaks(self.host.home, environment.key)
+        before = known.values if known is not None else None
+        if known is not None and (known.at_rest or not at_rest):
+            return before
         reporter.log("measuring the ceilings of this device")
         try:
             reply = child.ask(CeilingsReply, "ceilings", CEILINGS_SECONDS, reporter)
@@ -100,9 +116,10 @@ class Tools:
             reply = CeilingsReply(failure.status, failure.message)
         if reply.status is not Status.OK:
             reporter.log(f"the ceilings could not be measured: {reply.message}")
-            return None
-        store_peaks(self.host.home, environment.key, reply.peaks)
-        return reply.peaks
+            return before
+        peaks = {name: max(peak, (before or {}).get(name, 0.0)) for name, peak in reply.peaks.items()}
+        store_peaks(self.host.home, environment.key, MeasuredPeaks(peaks, at_rest))
+        return peaks
 
     def close(self) -> None:
         self.lasting = frozenset()

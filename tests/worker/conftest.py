@@ -15,6 +15,7 @@ from warpwatch.contract.environment import Environment
 from warpwatch.settings import Settings
 from warpwatch.worker import templates
 from warpwatch.worker.host import Host
+from warpwatch.worker.peaks import MeasuredPeaks, store_peaks
 
 SCRIPTED = Path(__file__).with_name("scripted_child.py")
 
@@ -145,8 +146,7 @@ def identify(home: Path) -> Environment:
         environment = child.ask(Environment, "environment", 60, Diary())
     finally:
         child.close()
-    (home / "peaks").mkdir()
-    (home / "peaks" / f"{environment.key}.json").write_text('{"copy": 1e10, "f32": 1e11}')
+    store_peaks(home, environment.key, MeasuredPeaks({"copy": 1e10, "f32": 1e11}, at_rest=True))
     return environment
 
 
