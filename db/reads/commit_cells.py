@@ -48,6 +48,9 @@ class CommitCell:
     """True when a suspected or confirmed change that the commit has to do with contains it."""
     compared: float | None = None
     """The ratio of that change in its A/B comparison, if the commit caused or may have caused it."""
+    compared_low: float | None = None
+    compared_high: float | None = None
+    """The 95 % interval of that ratio."""
 
 
 class CellFilter(StrEnum):
@@ -90,9 +93,10 @@ WITH newest AS (
     ORDER BY operator_id, variant_id, case_id, device_id, kind, id DESC
 ), changed AS (
     SELECT variant_id, case_id, series.device_id,
-           (array_agg(regression_series.ratio ORDER BY abs(ln(regression_series.ratio)) DESC)
+           (array_agg(ARRAY[regression_series.ratio, regression_series.low, regression_series.high]
+                      ORDER BY abs(ln(regression_series.ratio)) DESC)
                 FILTER (WHERE regressions.fixed_by_commit_id IS DISTINCT FROM :commit_id
-                        AND regression_series.verdict = 'confirmed' AND regression_series.ratio > 0))[1] AS compared
+                        AND regression_series.verdict = 'confirmed' AND regression_series.ratio > 0))[1:1] AS compared
     FROM regressions JOIN regression_series ON regression_series.regression_id = regressions.id
     JOIN series ON series.id = regression_series.series_id
     WHERE regressions.id IN (SELECT regressions.id {CHANGES_AT})
@@ -126,11 +130,12 @@ _CELLS = f"""{_KEYS}, ordered AS (
     ORDER BY place LIMIT :limit
 )
 SELECT page.id, operator, cases.key AS case, variants.name AS variant, device_key, device_kind, is_failing, is_changed,
-       result_ids, cell.*,
-       (SELECT compared FROM changed JOIN devices ON devices.id = changed.device_id
-        WHERE changed.variant_id = page.variant_id AND changed.case_id = page.case_id
-          AND devices.key = page.device_key) AS compared
+       result_ids, cell.*, compared[1][1] AS compared, compared[1][2] AS compared_low, compared[1][3] AS compared_high
 FROM page JOIN cases ON cases.id = page.case_id JOIN variants ON variants.id = page.variant_id
+LEFT JOIN LATERAL (
+    SELECT compared FROM changed JOIN devices ON devices.id = changed.device_id
+    WHERE changed.variant_id = page.variant_id AND changed.case_id = page.case_id AND devices.key = page.device_key
+) AS outcome ON true
 CROSS JOIN LATERAL (
     SELECT max(id) FILTER (WHERE kind = 'check') AS check_result_id,
            max(id) FILTER (WHERE kind = 'bench') AS bench_result_id,

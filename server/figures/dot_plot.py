@@ -69,11 +69,16 @@ def cases_svg(series: Sequence[RegressionSeriesRow]) -> str | None:
 
 def commit_svg(cells: Sequence[CommitCell]) -> str | None:
     """The changes that a commit has to do with, the largest first; None when none of them was measured."""
-    ratios = [(cell, cell.compared or cell.change) for cell in cells if cell.is_changed]
     changes = [
-        ChangeRow(f"{cell.operator} {cell.variant} {cell.case}", ratio, None, None, cell.compared is not None)
-        for cell, ratio in ratios
-        if ratio
+        ChangeRow(
+            f"{cell.operator} {cell.variant} {cell.case}",
+            ratio,
+            cell.compared_low,
+            cell.compared_high,
+            cell.compared is not None,
+        )
+        for cell in cells
+        if cell.is_changed and (ratio := cell.compared or cell.change)
     ]
     changes.sort(key=lambda row: -abs(log(row.ratio)))
     return _pictures(changes, f"Changes of {plural(len(changes), 'case')}", WIDE, 0.36) if changes else None

@@ -40,7 +40,8 @@ def many(lab: Lab) -> Lab:
         change = RegressionRecord(**place, **ends, direction="slower", verdict="confirmed", state="new", ratio=1.5)
         s.add(change)
         s.flush()
-        s.add(RegressionSeriesRecord(regression_id=change.id, series_id=series.id, verdict="confirmed", ratio=1.5))
+        found = {"verdict": "confirmed", "ratio": 1.5, "low": 1.4, "high": 1.75}
+        s.add(RegressionSeriesRecord(regression_id=change.id, series_id=series.id, **found))
     return lab
 
 
@@ -113,6 +114,11 @@ def test_a_wrong_filter_is_named(client: TestClient, many: Lab) -> None:
 
 def test_a_changed_cell_says_what_its_comparison_found(client: TestClient, many: Lab) -> None:
     cells = pages(client, many, operator="square")
-    assert {(cell["variant"], cell["case"]): cell["compared"] for cell in cells if cell["compared"]} == {CHANGED: 1.5}
+    assert {
+        (cell["variant"], cell["case"]): (cell["compared"], cell["compared_low"], cell["compared_high"])
+        for cell in cells
+        if cell["compared"]
+    } == {CHANGED: (1.5, 1.4, 1.75)}
     page = client.get(f"/commits/{many.shas[1]}?show=changed").text
     assert "A/B +50.0" in page
+    assert "(+40.0 … +75.0" in page, "the plot has its interval"
