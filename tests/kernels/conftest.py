@@ -40,7 +40,7 @@ def threads(count: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """What these tests compute is small, and threads that wait for each other would take a third of their time."""
+    """What these tests compute is small, and threads that wait for each other would take a quarter of their time."""
     with threads(1):
         yield
 
