@@ -351,9 +351,11 @@ JOIN repositories ON repositories.id = operators.repository_id WHERE jobs.id = :
 def read_job(session: Session, job_id: int) -> JobDetail | None:
     """One job with its runs and the results of the newest run that recorded any; None when it is unknown."""
     job = fetch_one(session, JobRow, _JOBS + "WHERE jobs.id = :job_id", job_id=job_id)
-    if job is None:
+    facts = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one_or_none()
+    # Whoever deletes the repository may do so between the two statements.
+    if job is None or facts is None:
         return None
-    repository, stored, kind, *place = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one()
+    repository, stored, kind, *place = facts
     definitions = definitions_version(*place)
     spec = JobSpec.from_stored(stored)
 

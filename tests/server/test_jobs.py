@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
 from tests.builders import CASES, Lab
 from tests.rewording import stored
@@ -24,6 +24,7 @@ from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db import runs
+from warpwatch.db.reads.query import fetch_one
 from warpwatch.server.threads import live
 from warpwatch.settings import Settings
 
@@ -279,3 +280,18 @@ def test_following_survives_an_outage_of_the_database(
 
 def test_following_an_unknown_job(client: TestClient) -> None:
     problem(client.get("/api/v1/jobs/999/events"), 404)
+
+
+def test_a_job_that_is_deleted_while_it_is_read_is_unknown(
+    client: TestClient, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = lab.submit("check", 0)
+
+    def fetch_and_delete(*words: Any, **fields: Any) -> Any:
+        found = fetch_one(*words, **fields)
+        with lab.database.session() as other:
+            other.execute(text("DELETE FROM jobs"))
+        return found
+
+    monkeypatch.setattr("warpwatch.db.reads.work.fetch_one", fetch_and_delete)
+    assert client.get(f"/api/v1/jobs/{job}").status_code == 404
