@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+from warpwatch.contract.codec import from_json, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +21,8 @@ class MeasuredPeaks:
 def read_peaks(home: Path, environment_key: str) -> MeasuredPeaks | None:
     """None where they were not measured yet, or their file cannot be used."""
     try:
-        content = json.loads(_path(home, environment_key).read_text())
-        values = {str(name): float(value) for name, value in content["values"].items()}
-        return MeasuredPeaks(values, content["at_rest"] is True)
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return from_json(MeasuredPeaks, json.loads(_path(home, environment_key).read_text()))
+    except (OSError, ValueError):
         return None
 
 
@@ -30,7 +30,7 @@ def store_peaks(home: Path, environment_key: str, peaks: MeasuredPeaks) -> None:
     path = _path(home, environment_key)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(asdict(peaks)))
+    partial.write_text(json.dumps(to_json(peaks)))
     partial.replace(path)
 
 
