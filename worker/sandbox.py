@@ -449,10 +449,12 @@ def make_temp() -> Path:
 def clear_leftovers() -> None:
     """Ends what the children of killed parents left behind: processes that escaped and temp folders."""
     for temp in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        owner = temp.name.removeprefix(_PREFIX).partition("-")[0]
-        if temp.stat().st_uid == os.getuid() and not is_alive(owner):
-            _kill_carrying(temp)
-            _remove(temp)
+        pid = temp.name.removeprefix(_PREFIX).partition("-")[0]
+        # Another worker, which starts at the same time or ends, may have removed it since it was listed.
+        with contextlib.suppress(FileNotFoundError):
+            if temp.stat().st_uid == os.getuid() and not is_alive(pid):
+                _kill_carrying(temp)
+                _remove(temp)
 
 
 def is_alive(pid: str) -> bool:
