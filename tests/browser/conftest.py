@@ -68,8 +68,9 @@ def server(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 @pytest.fixture(scope="session")
 def reader(server: str) -> Iterator[httpx.Client]:
-    """Reads without a browser. One client for all: a new one reads all certificates, which takes longer than a page."""
-    with httpx.Client(base_url=server) as client:
+    """Reads and posts without a browser, and waits as long as a busy machine needs. One client for all: a new one reads
+    all certificates, which takes longer than a page."""
+    with httpx.Client(base_url=server, timeout=60) as client:
         yield client
 
 

@@ -269,7 +269,7 @@ def test_a_commit_is_picked_and_its_jobs_are_counted(visit: Visit, world: World)
     expect(page.get_by_label("Commit, branch or range")).to_have_value(world.shas[30])
 
 
-def test_a_repository_is_registered_and_configured_on_the_web(visit: Visit, world: World) -> None:
+def test_a_repository_is_registered_and_configured_on_the_web(visit: Visit, reader: httpx.Client, world: World) -> None:
     page = visit.open("/repositories")
     page.get_by_label("Name").fill("a copy")
     page.get_by_label("Path or URL").fill(str(world.source))
@@ -290,7 +290,7 @@ def test_a_repository_is_registered_and_configured_on_the_web(visit: Visit, worl
     page.locator("form[action='/repositories/copy']").get_by_label("Webhook secret").fill("0123456789abcdef")
     page.locator("form[action='/repositories/copy']").get_by_role("button", name="Save").click()
     page.wait_for_url(re.compile("#repository"))
-    row = next(row for row in httpx.get(f"{visit.server}/api/v1/repositories").json()["items"] if row["name"] == "copy")
+    row = next(row for row in reader.get("/api/v1/repositories").json()["items"] if row["name"] == "copy")
     assert (row["branch"], row["has_webhook_secret"]) == ("main", True)
     visit.complaints = [line for line in visit.complaints if "422" not in line]
     # Other tests look at a service of one repository.
@@ -298,7 +298,7 @@ def test_a_repository_is_registered_and_configured_on_the_web(visit: Visit, worl
         session.execute(text("DELETE FROM repositories WHERE name = 'copy'"))
 
 
-def test_a_form_sent_twice_is_one_submission(server: str) -> None:
+def test_a_form_sent_twice_is_one_submission(reader: httpx.Client) -> None:
     form = {
         "nonce": "0123",
         "repository": "kernels",
@@ -307,9 +307,9 @@ def test_a_form_sent_twice_is_one_submission(server: str) -> None:
         "operators": "square",
         "device": "cpu",
     }
-    first = httpx.post(f"{server}/submissions/new", data=form)
-    again = httpx.post(f"{server}/submissions/new", data=form)
-    other = httpx.post(f"{server}/submissions/new", data=form | {"kinds": "bench"})
+    first = reader.post("/submissions/new", data=form)
+    again = reader.post("/submissions/new", data=form)
+    other = reader.post("/submissions/new", data=form | {"kinds": "bench"})
     assert first.status_code == again.status_code == other.status_code == 303
     assert first.headers["location"] == again.headers["location"] != other.headers["location"]
 
@@ -409,7 +409,7 @@ def test_what_people_make_of_a_regression_is_kept(visit: Visit, world: World) ->
     expect(page.locator(".head .badge").last).to_have_text("accepted")
 
 
-def test_a_whole_event_is_given_to_somebody(visit: Visit, world: World) -> None:
+def test_a_whole_event_is_given_to_somebody(visit: Visit, world: World, reader: httpx.Client) -> None:
     page = visit.open("/regressions?operator=kron&state=any")
     row = page.locator("tbody tr", has_text="kron, square")
     # The list stands before what is common and the quality of alarms are told.
@@ -429,10 +429,8 @@ def test_a_whole_event_is_given_to_somebody(visit: Visit, world: World) -> None:
     expect(page.locator("ol.list li").first).to_contain_text("assignee: none → Fifth Author")
     page = visit.open("/regressions?state=any&assignee=Fifth+Author")
     expect(page.locator("tbody tr").first).to_contain_text("due 2031-03-31")
-    assert (
-        len(httpx.get(f"{visit.server}/api/v1/regressions?repository=kernels&assignee=Fifth+Author").json()["items"])
-        == 4
-    )
+    found = reader.get("/api/v1/regressions?repository=kernels&assignee=Fifth+Author").json()["items"]
+    assert len(found) == 4
 
 
 def test_a_command_can_be_copied(visit: Visit, world: World) -> None:

@@ -47,7 +47,7 @@ def servers(lab: Lab, tmp_path: Path) -> Iterator[list[httpx.Client]]:
             )
             stack.callback(process.wait)
             stack.callback(process.terminate)
-            clients.append(stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}")))
+            clients.append(stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)))
             wait_until_healthy(port)
         yield clients
 

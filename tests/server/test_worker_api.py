@@ -68,7 +68,7 @@ class Remote:
 
     def post(self, path: str, body: object = None, **more: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.key}"}
-        return httpx.post(f"{self.url}/api/v1/worker/{path}", headers=headers, json=body, **more)
+        return httpx.post(f"{self.url}/api/v1/worker/{path}", headers=headers, json=body, **{"timeout": 60, **more})
 
     def run_path(self, job: ClaimedJob) -> str:
         return f"{self.coordinator._worker_id}/runs/{job.run_id}"
