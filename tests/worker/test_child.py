@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -149,6 +150,18 @@ def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
     wait_until(lambda: not _alive(child), 10)
     sandbox.clear_leftovers()
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(f"warpwatch-temp-{parent.pid}-*"))
+
+
+def test_a_leftover_that_another_removes_meanwhile_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    # Pids are below 2**22. A link to nowhere is listed and cannot be looked at, like a folder that is gone by then.
+    (tmp_path / "warpwatch-temp-9999998-gone").symlink_to(tmp_path / "nowhere")
+    left = tmp_path / "warpwatch-temp-9999999-left"
+    left.mkdir()
+    sandbox.clear_leftovers()
+    assert not left.exists()
 
 
 def test_the_environment_is_scrubbed(tmp_path: Path, diary: Diary, monkeypatch: pytest.MonkeyPatch) -> None:
