@@ -82,9 +82,10 @@ class PairFact:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFact:
-    """One series of a change that history suggested and a comparison decided. rounds: how many decided it.
+    """One series of a change that history suggested and a comparison decided.
 
-    merged_sha, merged_subject: the commit of the merged branch that caused it, where the culprit is a merge.
+    base_ns, head_ns: the paired rounds that decided it, as in PairFact. merged_sha, merged_subject: the commit of the
+    merged branch that caused it, where the culprit is a merge.
     """
 
     regression_id: int
@@ -94,7 +95,8 @@ class ChangeFact:
     ratio: float | None
     low: float | None
     high: float | None
-    rounds: int
+    base_ns: list[float]
+    head_ns: list[float]
     message: str
     cell: CellFact
     merged_sha: str | None = None
@@ -235,7 +237,8 @@ AND (submissions.base_commit_id IS NULL
 
 _CHANGES = f"""
 SELECT regressions.id AS regression_id, regressions.direction, regression_series.verdict, regressions.state,
-       regression_series.ratio, regression_series.low, regression_series.high, coalesce(compared.rounds, 0) AS rounds,
+       regression_series.ratio, regression_series.low, regression_series.high,
+       coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
        operators.name AS operator, variants.name AS variant, cases.key AS case, devices.key AS device_key,
        devices.kind AS device_kind, head.sha AS head_sha, base.sha AS base_sha,
        CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message,
@@ -260,7 +263,7 @@ JOIN commits AS head ON head.id = regressions.head_commit_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
 LEFT JOIN commits AS merged_head ON merged_head.id = regressions.merged_head_commit_id
 LEFT JOIN LATERAL (
-    SELECT jsonb_array_length(base_ns) AS rounds FROM comparisons JOIN runs ON runs.id = comparisons.run_id
+    SELECT base_ns, head_ns FROM comparisons JOIN runs ON runs.id = comparisons.run_id
     WHERE comparisons.series_id = series.id AND runs.job_id = regressions.compare_job_id
          ORDER BY comparisons.id DESC LIMIT 1
 ) AS compared ON true

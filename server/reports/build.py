@@ -173,10 +173,17 @@ def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
             ratio=verdict.ratio,
             low=verdict.low,
             high=verdict.high,
-            rounds=len(pair.base_ns),
-            base_ns=median(pair.base_ns) if pair.base_ns else None,
-            head_ns=median(pair.head_ns) if pair.head_ns else None,
+            **_paired(pair),
         )
+
+
+def _paired(fact: PairFact | ChangeFact) -> dict[str, Any]:
+    """What a row says of the rounds themselves."""
+    return {
+        "rounds": len(fact.base_ns),
+        "base_ns": median(fact.base_ns) if fact.base_ns else None,
+        "head_ns": median(fact.head_ns) if fact.head_ns else None,
+    }
 
 
 def _kind_of_pair(pair: PairFact) -> ReportRowKind:
@@ -194,12 +201,12 @@ def _change_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
             change.cell,
             change.verdict,
             change_text(change.message, change.merged_sha, change.merged_subject),
-            f"suspected from history, then {change.rounds} interleaved A/B rounds on one device",
+            f"suspected from history, then {len(change.base_ns)} interleaved A/B rounds on one device",
             f"{address}/regressions/{change.regression_id}",
             ratio=change.ratio,
             low=change.low,
             high=change.high,
-            rounds=change.rounds,
+            **_paired(change),
             merged_sha=change.merged_sha,
         )
 

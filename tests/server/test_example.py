@@ -122,6 +122,9 @@ def test_every_page_says_the_same_of_the_slow_down(client: TestClient, shas: lis
     report = client.get("/api/v1/submissions/1/report").json()
     slower = [found for found in report["rows"] if found["kind"] == "slower"]
     assert {found["case"]: found["ratio"] for found in slower} == ratios
+    for side in ("base_ns", "head_ns"):
+        taken = {series["case"]: median(series[side]) for series in detail["series"]}
+        assert {found["case"]: found[side] for found in slower} == taken
     assert {found["head_sha"] for found in slower} == {sha}
     assert "1 slower" in client.get("/api/v1/badges/example-rows.svg").text
     job = client.get(f"/api/v1/jobs/{detail['trials'][0]['job_id']}").json()
