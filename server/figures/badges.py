@@ -22,7 +22,7 @@ def words(counts: BadgeCounts) -> tuple[str, str]:
     texts = [f"{count} {name}" for count, name in failures if count]
     if texts:
         return ", ".join(texts), BAD if counts.wrong or counts.slower else WARNING
-    return (f"{counts.right} pass, none slower", GOOD) if counts.right else ("not measured", UNKNOWN)
+    return (f"{counts.right} pass, none slower", GOOD) if counts.right else ("not checked", UNKNOWN)
 
 
 def svg(label: str, text: str, colour: str) -> str:

@@ -41,7 +41,7 @@ def said(client: TestClient, **query: str) -> str:
         (BadgeCounts(5, 1, 2, 3), "1 wrong, 2 failing, 3 slower", BAD),
         (BadgeCounts(5, 0, 0, 1), "1 slower", BAD),
         (BadgeCounts(5, 0, 1, 0), "1 failing", WARNING),
-        (BadgeCounts(0, 0, 0, 0), "not measured", UNKNOWN),
+        (BadgeCounts(0, 0, 0, 0), "not checked", UNKNOWN),
     ],
 )
 def test_what_is_not_right_comes_first(standing: BadgeCounts, text: str, colour: str) -> None:
@@ -56,7 +56,7 @@ def test_names_are_no_markup() -> None:
 
 
 def test_a_badge_is_about_the_newest_commit_checked(client: TestClient, lab: Lab) -> None:
-    assert said(client) == "kernels: not measured"
+    assert said(client) == "kernels: not checked"
     lab.check(0, {V1: Status.WRONG, V2: Status.OK})
     assert said(client) == "kernels: 1 wrong"
     lab.check(4, {V1: Status.OK, V2: Status.OK, V3: Status.UNSUPPORTED})
