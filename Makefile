@@ -50,11 +50,11 @@ timed: $(VENV)/.develop
 loop: $(VENV)/.develop
 	$(PYTEST) $(LOOP)
 
-# With make build at a low priority, compilers take the cores that tests leave idle. Nothing runs the device code there,
-# so nvcc checks it and hardly optimizes, which takes a quarter of the time for the longest sources. Where the browser
-# has to be installed, the others do not wait for it.
+# With make build at a low priority, compilers take the cores that tests leave idle. Nothing runs there what is built for
+# a GPU, so its compilers check it and hardly optimize, which takes a quarter of the time for the longest device code and
+# half of it for bindings. Where the browser has to be installed, the others do not wait for it.
 ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possible at the same time.
-	@$(MAKE) --no-print-directory --jobs 4 check shared browsers ALSO=tests/package DEVICE_CODE=--Ofast-compile=max
+	@$(MAKE) --no-print-directory --jobs 4 check shared browsers ALSO=tests/package DEVICE_CODE=--Ofast-compile=max HOST_CODE=-O0
 	@$(MAKE) --no-print-directory --jobs 2 timed loop
 
 e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; takes 45 minutes.
@@ -81,7 +81,9 @@ migrations: $(VENV)/.develop  ## An upgraded empty database equals the models.
 	$(BIN)/warpwatch migrate --check
 
 build: $(VENV)/.develop  ## Compile all native code, CUDA included; no GPU is needed.
-	NVCCFLAGS="$(DEVICE_CODE) $$NVCCFLAGS" nice $(BIN)/warpwatch build --no-fingerprints
+	nice $(BIN)/warpwatch build --no-fingerprints --target cpu
+	CXXFLAGS="$(HOST_CODE) $$CXXFLAGS" NVCCFLAGS="$(DEVICE_CODE) $$NVCCFLAGS" \
+	  nice $(BIN)/warpwatch build --no-fingerprints --target cuda
 
 format: $(VENV)/.develop  ## Rewrite files in the house style.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

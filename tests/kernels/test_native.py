@@ -289,7 +289,11 @@ def test_the_build_command_fails_when_a_build_fails(
     write(tmp_path / "warpwatch.toml", "contract = 1\n")
     good = CliRunner().invoke(app, ["build", "good"])
     assert good.exit_code == 0, good.output
-    assert "ok" in good.output
+    targets = [row.split("│")[2].strip() for row in good.output.splitlines() if "│ good" in row and " ok " in row]
+    assert targets == ["cpu", "cuda"]
+    alone = CliRunner().invoke(app, ["build", "good", "--target", "cpu"])
+    assert alone.exit_code == 0, alone.output
+    assert "cuda" not in alone.output
     write(sources / "other" / "other.cpp", BROKEN)
     bad = CliRunner().invoke(app, ["build"])
     assert bad.exit_code == 1

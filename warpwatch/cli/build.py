@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import typer
@@ -18,9 +19,15 @@ SIDE_BY_SIDE = 2
 COLOURS = {"ok": "green", "build_failed": "red", "skipped": "yellow"}
 
 
+class Target(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
 @app.command()
 def build(
     operators: list[str] = typer.Argument(None, metavar="[OPERATOR]...", help="Operators to build. Default: all."),
+    target: Target | None = typer.Option(None, help="Build for this alone. Default: both."),
     fingerprints: bool = typer.Option(True, help="Compile C++ once more for the fingerprints of its machine code."),
 ) -> None:
     """Compile the native libraries of this checkout for the CPU and for every CUDA architecture.
@@ -35,7 +42,7 @@ def build(
     from warpwatch.settings import SettingError
 
     try:
-        builds = _build_all(operators or [], fingerprints)
+        builds = _build_all(operators or [], [target] if target else list(Target), fingerprints)
     except (ProjectError, SettingError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
@@ -52,8 +59,8 @@ def build(
         raise typer.Exit(1)
 
 
-def _build_all(names: list[str], fingerprints: bool) -> list[tuple[str, str, Built]]:
-    """Builds as (operator, "cpu" or "cuda", result)."""
+def _build_all(names: list[str], targets: list[Target], fingerprints: bool) -> list[tuple[str, Target, Built]]:
+    """Builds as (operator, target, result)."""
     from concurrent.futures import ThreadPoolExecutor
 
     from warpwatch import native
@@ -63,7 +70,7 @@ def _build_all(names: list[str], fingerprints: bool) -> list[tuple[str, str, Bui
     root, project = local_checkout()
     cache = load_settings().home / "builds"
     builds = []
-    for target in ("cpu", "cuda"):
+    for target in targets:
         native.configure(root / project.native, cache, target, fingerprints=fingerprints)
         available = native.operators()
         unknown = sorted(set(names) - set(available))
@@ -81,7 +88,7 @@ def _build_all(names: list[str], fingerprints: bool) -> list[tuple[str, str, Bui
     return sorted(builds, key=lambda entry: entry[:2])
 
 
-def _builds_table(builds: list[tuple[str, str, Built]]) -> Table:
+def _builds_table(builds: list[tuple[str, Target, Built]]) -> Table:
     from rich.table import Table
 
     table = Table("operator", "target", "status", "cached", title="Builds")
@@ -95,7 +102,7 @@ def _builds_table(builds: list[tuple[str, str, Built]]) -> Table:
     return table
 
 
-def _kernels_table(builds: list[tuple[str, str, Built]]) -> Table:
+def _kernels_table(builds: list[tuple[str, Target, Built]]) -> Table:
     from rich.table import Table
 
     table = Table("operator", "kernel", "arch", title="Kernels")
