@@ -9,6 +9,7 @@ from typing import Any
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.regressions import deciding_rounds
 
 BEFORE, AFTER = 24, 12
 """Points of the series before the change and from it on."""
@@ -67,11 +68,7 @@ CROSS JOIN LATERAL (
 ) AS worst
 JOIN variants ON variants.id = worst.variant_id
 JOIN cases ON cases.id = worst.case_id
-LEFT JOIN LATERAL (
-    SELECT base_ns, head_ns FROM comparisons JOIN runs ON runs.id = comparisons.run_id
-    WHERE comparisons.series_id = worst.series_id AND runs.job_id = regressions.compare_job_id
-    ORDER BY comparisons.id DESC LIMIT 1
-) AS compared ON true
+{deciding_rounds("worst.series_id")}
 CROSS JOIN LATERAL (
     SELECT jsonb_agg(near.median_ns ORDER BY near.ordinal, near.id) AS medians,
            count(*) FILTER (WHERE near.ordinal < head.ordinal) AS changed_at

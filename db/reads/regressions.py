@@ -297,8 +297,19 @@ def _worst_first(
     )
 
 
+def deciding_rounds(series_id: str) -> str:
+    """SQL that joins `compared`: the paired rounds of a series in the comparison that decided its regression."""
+    return f"""
+LEFT JOIN LATERAL (
+    SELECT base_ns, head_ns FROM comparisons JOIN runs ON runs.id = comparisons.run_id
+    WHERE comparisons.series_id = {series_id} AND runs.job_id = regressions.compare_job_id
+    ORDER BY comparisons.id DESC LIMIT 1
+) AS compared ON true
+"""
+
+
 # What failed is told by the newest result at the head that is not right.
-_SERIES = """
+_SERIES = f"""
 SELECT regression_series.series_id, cases.key AS case, variants.name AS variant, series.metric,
        regression_series.verdict, suspected_ratio, regression_series.ratio, regression_series.low,
             regression_series.high,
@@ -309,11 +320,7 @@ JOIN regressions ON regressions.id = regression_series.regression_id
 JOIN series ON series.id = regression_series.series_id
 JOIN cases ON cases.id = series.case_id
 JOIN variants ON variants.id = series.variant_id
-LEFT JOIN LATERAL (
-    SELECT base_ns, head_ns FROM comparisons JOIN runs ON runs.id = comparisons.run_id
-    WHERE comparisons.series_id = regression_series.series_id AND runs.job_id = regressions.compare_job_id
-    ORDER BY comparisons.id DESC LIMIT 1
-) AS compared ON true
+{deciding_rounds("regression_series.series_id")}
 LEFT JOIN LATERAL (
     SELECT results.message, results.kind, jobs.spec
     FROM results JOIN runs ON runs.id = results.run_id JOIN jobs ON jobs.id = runs.job_id

@@ -14,7 +14,7 @@ from warpwatch.contract.words import Reason
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.events import SUPERSEDED
 from warpwatch.db.reads.query import IS_UNCHANGED, Session, fetch, fetch_one, fetch_scalar
-from warpwatch.db.reads.regressions import CULPRIT, MERGED_CULPRIT
+from warpwatch.db.reads.regressions import CULPRIT, MERGED_CULPRIT, deciding_rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +262,7 @@ JOIN devices ON devices.id = series.device_id
 JOIN commits AS head ON head.id = regressions.head_commit_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
 LEFT JOIN commits AS merged_head ON merged_head.id = regressions.merged_head_commit_id
-LEFT JOIN LATERAL (
-    SELECT base_ns, head_ns FROM comparisons JOIN runs ON runs.id = comparisons.run_id
-    WHERE comparisons.series_id = series.id AND runs.job_id = regressions.compare_job_id
-         ORDER BY comparisons.id DESC LIMIT 1
-) AS compared ON true
+{deciding_rounds("series.id")}
 WHERE submissions.id = :id AND {_OF_SUBMISSION} ORDER BY regressions.id, series.id LIMIT :limit
 """
 

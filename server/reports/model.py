@@ -44,8 +44,8 @@ class ReportRow:
     """One finding. variant and case are None where it concerns a whole job.
 
     status: that of the result, comparison or job. ratio: head over base, with its interval; rounds: how many
-    paired rounds decided it. is_known_before: the base had the same status. merged_sha: the commit of a merged branch
-    that caused it, where head_sha is the merge.
+    paired rounds decided it; base_ns, head_ns: the medians of these rounds. is_known_before: the base had the same
+    status. merged_sha: the commit of a merged branch that caused it, where head_sha is the merge.
     """
 
     kind: ReportRowKind
