@@ -66,9 +66,9 @@ class Remote:
         self.coordinator._last_run_id = job.run_id
         return job
 
-    def post(self, path: str, body: object = None, **more: Any) -> httpx.Response:
+    def post(self, path: str, body: object = None, timeout: float = 60) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.key}"}
-        return httpx.post(f"{self.url}/api/v1/worker/{path}", headers=headers, json=body, **{"timeout": 60, **more})
+        return httpx.post(f"{self.url}/api/v1/worker/{path}", headers=headers, json=body, timeout=timeout)
 
     def run_path(self, job: ClaimedJob) -> str:
         return f"{self.coordinator._worker_id}/runs/{job.run_id}"
@@ -325,7 +325,7 @@ def test_what_is_no_result_of_the_job_is_refused(
     with database.session() as s:
         add_chunk(s, job.run_id, 0, data)
     body = {"ending": to_json(RunEnding(EndingKind.DONE)), "sha256": hashlib.sha256(data).hexdigest()}
-    answer = remote.post(f"{remote.run_path(job)}/end", body, timeout=60)
+    answer = remote.post(f"{remote.run_path(job)}/end", body)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "sha256")
     assert count(database, "results") == 0
     assert state(database, job_id)[0] == "running"
@@ -409,7 +409,8 @@ def test_the_depth_of_a_queue_is_told(remote: Remote, lab: Lab, served: Settings
     lab.submit("bench", 2)
     lab.submit("bench", 3)
     headers = {"Authorization": f"Bearer {remote.key}"}
-    answer = httpx.get(f"{served.server_url}/api/v1/worker/queue", params={"device": "test-cpu"}, headers=headers)
+    address = f"{served.server_url}/api/v1/worker/queue"
+    answer = httpx.get(address, params={"device": "test-cpu"}, headers=headers, timeout=60)
     assert answer.json() == {"queued": 2}
 
 
