@@ -51,8 +51,8 @@ loop: $(VENV)/.develop
 	$(PYTEST) $(LOOP)
 
 # With make build at a low priority, compilers take the cores that tests leave idle. Nothing runs there what is built for
-# a GPU, so its compilers check it and hardly optimize, which takes a quarter of the time for the longest device code and
-# half of it for bindings. Where the browser has to be installed, the others do not wait for it.
+# a GPU, so its compilers check it and hardly optimize, which takes a quarter of the time for the longest device code.
+# Where the browser has to be installed, the others do not wait for it.
 ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possible at the same time.
 	@$(MAKE) --no-print-directory --jobs 4 check shared browsers ALSO=tests/package DEVICE_CODE=--Ofast-compile=max HOST_CODE=-O0
 	@$(MAKE) --no-print-directory --jobs 2 timed loop
