@@ -36,7 +36,7 @@ HEAVY = """for (int64_t i = 0; i < x.numel(); ++i) {
         for (int k = 0; k < STEPS; ++k) a = a * 0.5f + 0.25f;
         out[i] = in[i] / (1 + std::fabs(in[i])) + (a - 0.5f) * 1e-30f;
     }"""
-"""The same result with arithmetic that only -O3 vectorises."""
+"""The same result with arithmetic that only an optimizing compiler keeps in registers."""
 
 
 def write(home: Path, text: str) -> None:
@@ -79,7 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tools(folder: Path) -> Iterator[Tools]:
     """Tools shared by the module, so that no library is built twice."""
     home = folder / "home"
-    write(home, '[toolchain.o3]\n[toolchain.o1]\nvariables = { CXXFLAGS = "-O1" }\n')
+    write(home, '[toolchain.o3]\n[toolchain.o0]\nvariables = { CXXFLAGS = "-O0" }\n')
     identify(home)
     settings = Settings(home, case_timeout_seconds=60, build_timeout_seconds=60, fork_isolation="none")
     tools = Tools(Host(settings, "cpu"))
@@ -104,20 +104,20 @@ def request_of(folder: Path) -> JobRequest:
 
 
 def test_one_commit_under_two_compiler_flags(tools: Tools, request_of: JobRequest, tmp_path: Path) -> None:
-    spec = replace(request_of.spec, toolchains=("o3", "o1"))
+    spec = replace(request_of.spec, toolchains=("o3", "o0"))
     outcome = execute(replace(request_of, base_sha=request_of.sha, spec=spec), tools, Diary(), tmp_path)
     (row,) = outcome.comparisons
     assert row.status is Status.OK, row.message
     effect = judge_toolchains(row.base_ns, row.head_ns, "cpu")
     assert effect.verdict == Verdict.CONFIRMED
     assert effect.ratio is not None
-    assert effect.ratio > 1, "without -O3 the loop is not vectorised"
-    assert outcome.environment.facts["variables"] == {"CXXFLAGS": "-O1"}, "times of toolchains are never one line"
+    assert effect.ratio > 2, "without optimization every step goes through memory"
+    assert outcome.environment.facts["variables"] == {"CXXFLAGS": "-O0"}, "times of toolchains are never one line"
 
 
 def test_two_commits_under_two_compiler_flags(tools: Tools, request_of: JobRequest, tmp_path: Path) -> None:
     """Both the commit and the flags made it slower."""
-    spec = replace(request_of.spec, toolchains=("o3", "o1"))
+    spec = replace(request_of.spec, toolchains=("o3", "o0"))
     (row,) = compare_cells(replace(request_of, spec=spec), tools, Diary(), tmp_path)
     assert row.status is Status.OK, row.message
     assert attribute(row.rounds, "cpu").origin == ChangeOrigin.BOTH
