@@ -29,7 +29,7 @@ from .failures import WrongResultError
 from .problem import CaseProblem
 from .profile_summary import launch_sentence, summarize
 from .profiler import Profiler
-from .rotation import Rotation
+from .rotation import Rotation, no_collection
 from .trace_events import CALL, join_traces, read_recording
 from .trace_tables import kernel_table, runtime_calls
 
@@ -62,16 +62,18 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path) -> Pro
         size = plain.stat().st_size
         with plain.open("rb") as source, gzip.open(output, "wb", compresslevel=6) as target:
             shutil.copyfileobj(source, target, _CHUNK)
-        recording = read_recording(plain)
-        plan_as_json = {name: getattr(plan, name) for name in (*PLAN_LIMITS, "counters")}
-        summary = summarize(recording, kind) | extras | {"plan": plan_as_json}
-        if host_times is not None:
-            summary["host_timer"] = host_times
-            if "launch" in summary:
-                is_bound, sentence = launch_sentence(summary["launch"], host_times["issue_ns"])
-                summary["launch"] |= {"bound": is_bound, "sentence": sentence}
-        table = kernel_table(recording, kind)
-        calls = runtime_calls(recording)
+        # Collections would look at every event of a trace again and again, and find nothing to free.
+        with no_collection():
+            recording = read_recording(plain)
+            plan_as_json = {name: getattr(plan, name) for name in (*PLAN_LIMITS, "counters")}
+            summary = summarize(recording, kind) | extras | {"plan": plan_as_json}
+            if host_times is not None:
+                summary["host_timer"] = host_times
+                if "launch" in summary:
+                    is_bound, sentence = launch_sentence(summary["launch"], host_times["issue_ns"])
+                    summary["launch"] |= {"bound": is_bound, "sentence": sentence}
+            table = kernel_table(recording, kind)
+            calls = runtime_calls(recording)
     finally:
         plain.unlink(missing_ok=True)
     energy: dict[str, Counter] = {}

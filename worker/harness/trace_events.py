@@ -7,6 +7,7 @@ calls there is only the harness, which waits for the device.
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ _RUNTIME_NAMES = {"INVALID": "unknown"}
 """The profiler's name for functions newer than itself, and ours."""
 _EVENTS = '"traceEvents"'
 _CHUNK = 2**20
+_BETWEEN = re.compile(r"[ \n\r\t,]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +97,20 @@ def events_of(path: Path) -> Iterator[dict[str, Any]]:
     """Yields every trace event of a Chrome trace, read in pieces of 1 MiB."""
     decoder = json.JSONDecoder()
     with path.open(encoding="utf-8", errors="replace") as file:
-        text = _skip_to_events(file.read(_CHUNK), file)
+        text, place = _skip_to_events(file.read(_CHUNK), file), 0
         while True:
-            text = text.lstrip(" \n\r\t,")
-            if text.startswith("]"):
+            place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
+            if text.startswith("]", place):
                 return
             try:
-                event, end = decoder.raw_decode(text)
+                event, place = decoder.raw_decode(text, place)
             except json.JSONDecodeError:
                 more = file.read(_CHUNK)
                 if not more:
                     return
-                text += more
+                text, place = text[place:] + more, 0
                 continue
             yield event
-            text = text[end:]
 
 
 def join_traces(parts: Sequence[Path], joined: Path) -> None:
