@@ -34,9 +34,11 @@ GPU = torch.device("cuda", 0)
 @dataclass
 class Card:
     """A card that takes WATTS under load, and whose counter is updated every `every_ns`. It works off its queue as time
-    passes, and takes `idle_watts` when that is empty."""
+    passes, and takes `idle_watts` when that is empty. Its driver keeps at most `queue_ns` of work in the queue, and lets
+    the host wait until more fits."""
 
     every_ns: int = 20 * MS
+    queue_ns: int = 1000 * MS
     idle_watts: float = 100.0
     now_ns: int = 0
     busy_until_ns: int = 0
@@ -73,9 +75,10 @@ class Event:
 
 
 class Timer:
-    """A graph of 100 calls of CALL_NS."""
+    """A graph of 100 calls of CALL_NS, each of which is a launch."""
 
     plan = GraphPlan(10, 1, 100, 10)
+    launches: float | None = 1.0
 
     def __init__(self, card: Card, error: Exception | None = None) -> None:
         self._card, self._error = card, error
@@ -86,6 +89,7 @@ class Timer:
     def queue(self, replays: int) -> Event:
         card = self._card
         card.busy_until_ns = max(card.now_ns, card.busy_until_ns) + round(replays * 100 * CALL_NS)
+        card.wait(max(0, card.busy_until_ns - card.now_ns - card.queue_ns) / 1e9)
         return Event(card)
 
     def verify(self) -> None:
@@ -130,6 +134,20 @@ def test_the_energy_of_a_call_is_power_times_time(card: Card, every_ms: int) -> 
     assert power.median == pytest.approx(WATTS, rel=0.01)
     assert card.verified == 1
     assert 450 * MS < card.now_ns < 900 * MS, "half a second, and what comes before the first update"
+
+
+def test_a_driver_that_lets_the_host_wait(card: Card) -> None:
+    """When graphs have many launches, its queue holds less than a slice."""
+    card.queue_ns = MS
+    assert measure_energy(problem(), 1, CALL_NS)["power"].median == pytest.approx(WATTS, rel=0.05)
+    assert card.now_ns < 900 * MS
+
+
+def test_a_call_that_launches_nothing_has_no_energy(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timer, "launches", 0.0)
+    with pytest.raises(NoMetricError, match="nothing to do"):
+        measure_energy(problem(), 1, CALL_NS)
+    assert card.now_ns == 0
 
 
 def test_the_queue_never_runs_empty(card: Card) -> None:

@@ -34,8 +34,8 @@ _LONGEST_NS = 3_000_000_000
 """A counter that needs longer for all spans is updated too rarely."""
 _LONGEST_CALL_NS = 100_000_000
 """To capture, replay and verify longer calls takes minutes."""
-_SLICE_NS = 10_000_000
-_AHEAD = 2
+_SLICE_NS = 5_000_000
+_AHEAD = 3
 """Slices that are queued at least, so that the GPU works on while the host reads the counter or loses its core."""
 _PAUSE_SECONDS = 0.0005
 
@@ -54,6 +54,8 @@ def measure_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str,
     with problem.turns.use(LaneUse.DEVICE):
         with STOPWATCH.measure(Activity.WARM_UP):
             timer = GraphTimer(problem, seed, 1)
+        if timer.launches == 0:
+            raise NoMetricError("a call gives the GPU nothing to do")
         with STOPWATCH.measure(Activity.SAMPLES):
             load = _Load(timer)
             watts = watts_of_spans(health.millijoules, load.keep_up)
@@ -98,8 +100,14 @@ class _Load:
         self._ends: list[torch.cuda.Event] = []
 
     def keep_up(self) -> None:
-        """Queues slices where fewer than _AHEAD are left, then pauses."""
-        while len(self._ends) < _AHEAD or self._ends[-_AHEAD].query():  # type: ignore[no-untyped-call]
+        """Queues slices where fewer than _AHEAD are left, then pauses.
+
+        Never more than _AHEAD: a driver whose own queue is full makes the host wait until the GPU has worked off most of
+        a slice, and then no number of slices would leave so many.
+        """
+        for _ in range(_AHEAD):
+            if len(self._ends) >= _AHEAD and not self._ends[-_AHEAD].query():  # type: ignore[no-untyped-call]
+                break
             self._ends.append(self._timer.queue(self._replays))
         sleep(_PAUSE_SECONDS)
 
