@@ -170,16 +170,18 @@ def test_formats_and_plans_are_no_answers(name: str) -> None:
     assert judge(prepare, function, 256) is is_amortised
 
 
-def test_where_the_answer_is_an_input_a_copy_is_a_format() -> None:
+@pytest.mark.parametrize("unused", [1, 2**22])
+def test_where_the_answer_is_an_input_a_copy_is_a_format(unused: int) -> None:
+    """However long the harness takes to copy what the reference does not use."""
     operator = Operator(
         "shifted",
         "2 x + 1",
-        inputs=lambda given, make: {"x": make.normal(given["n"])},
-        reference=lambda x: 2 * x + 1,
+        inputs=lambda given, make: {"x": make.normal(given["n"]), "rest": make.normal(unused)},
+        reference=lambda x, rest: 2 * x + 1,
         cost=lambda given: Cost(2 * given["n"], 8 * given["n"]),
         cases={"quick": (CASE,)},
     )
-    operator.variant("copies", idea="", prepare=lambda x: {"copy": x.clone()})(lambda x, copy: 2 * copy + 1)
+    operator.variant("copies", idea="", prepare=lambda x, rest: {"copy": x.clone()})(lambda x, rest, copy: 2 * copy + 1)
     problem = CaseProblem(operator, operator.variants["copies"], CASE, torch.device("cpu"))
     with problem.modes():
         assert expect_no_answer(problem)

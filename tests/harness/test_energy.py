@@ -34,8 +34,8 @@ GPU = torch.device("cuda", 0)
 @dataclass
 class Card:
     """A card that takes WATTS under load, and whose counter is updated every `every_ns`. It works off its queue as time
-    passes, and takes `idle_watts` when that is empty. Its driver keeps at most `queue_ns` of work in the queue, and lets
-    the host wait until more fits."""
+    passes, and takes `idle_watts` when that is empty. Its driver keeps at most `queue_ns` of work in the queue, and
+    lets the host wait until more fits."""
 
     every_ns: int = 20 * MS
     queue_ns: int = 1000 * MS

@@ -102,8 +102,8 @@ class _Load:
     def keep_up(self) -> None:
         """Queues slices where fewer than _AHEAD are left, then pauses.
 
-        Never more than _AHEAD: a driver whose own queue is full makes the host wait until the GPU has worked off most of
-        a slice, and then no number of slices would leave so many.
+        Never more than _AHEAD: a driver whose own queue is full makes the host wait until the GPU has worked off most
+        of a slice, and then no number of slices would leave so many.
         """
         for _ in range(_AHEAD):
             if len(self._ends) >= _AHEAD and not self._ends[-_AHEAD].query():  # type: ignore[no-untyped-call]

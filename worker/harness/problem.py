@@ -240,13 +240,23 @@ class CaseProblem:
     def own_precision(self, data: CaseData) -> dict[str, Tensor] | None:
         """torch's own result in the case's precision (in float32 for f64 cases); None where torch cannot run it."""
         try:
-            is_f64 = self.case.precision == "f64"
-            narrow = data.clone().map(lambda t: t.float() if is_f64 and t.dtype == torch.float64 else t)
-            return self._evaluate(self.operator.by_torch or self.operator.reference, narrow)
+            return self._evaluate(self._own_function, self._narrowed(data))
         except (RuntimeError, NotImplementedError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             return None
+
+    def own_call(self, data: CaseData) -> Callable[[], Any]:
+        """The forward call behind `own_precision`, without what the harness does around it."""
+        return self._call(self._own_function, self._narrowed(data))
+
+    @property
+    def _own_function(self) -> Callable[..., Any]:
+        return self.operator.by_torch or self.operator.reference
+
+    def _narrowed(self, data: CaseData) -> CaseData:
+        is_f64 = self.case.precision == "f64"
+        return data.clone().map(lambda t: t.float() if is_f64 and t.dtype == torch.float64 else t)
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":
