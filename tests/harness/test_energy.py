@@ -35,10 +35,11 @@ GPU = torch.device("cuda", 0)
 class Card:
     """A card that takes WATTS under load, and whose counter is updated every `every_ns`. It works off its queue as time
     passes, and takes `idle_watts` when that is empty. Its driver keeps at most `queue_ns` of work in the queue, and
-    lets the host wait until more fits."""
+    lets the host wait until more fits. The host takes `ask_seconds` to ask for a slice."""
 
     every_ns: int = 20 * MS
     queue_ns: int = 1000 * MS
+    ask_seconds: float = 0.0
     idle_watts: float = 100.0
     now_ns: int = 0
     busy_until_ns: int = 0
@@ -88,6 +89,7 @@ class Timer:
 
     def queue(self, replays: int) -> Event:
         card = self._card
+        card.wait(card.ask_seconds)
         card.busy_until_ns = max(card.now_ns, card.busy_until_ns) + round(replays * 100 * CALL_NS)
         card.wait(max(0, card.busy_until_ns - card.now_ns - card.queue_ns) / 1e9)
         return Event(card)
@@ -140,6 +142,13 @@ def test_a_driver_that_lets_the_host_wait(card: Card) -> None:
     """When graphs have many launches, its queue holds less than a slice."""
     card.queue_ns = MS
     assert measure_energy(problem(), 1, CALL_NS)["power"].median == pytest.approx(WATTS, rel=0.05)
+    assert card.now_ns < 900 * MS
+
+
+def test_a_host_that_is_slower_than_the_card(card: Card) -> None:
+    card.ask_seconds = 0.006
+    with pytest.raises(NoMetricError, match="more slowly"):
+        measure_energy(problem(), 1, CALL_NS)
     assert card.now_ns < 900 * MS
 
 

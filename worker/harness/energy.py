@@ -38,6 +38,8 @@ _SLICE_NS = 5_000_000
 _AHEAD = 3
 """Slices that are queued at least, so that the GPU works on while the host reads the counter or loses its core."""
 _PAUSE_SECONDS = 0.0005
+_GAPLESS = 1.1
+"""How many times as long as in a slice that was queued as a whole a call may take, so that no gaps were counted."""
 
 
 def measure_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str, Counter]:
@@ -112,7 +114,13 @@ class _Load:
         sleep(_PAUSE_SECONDS)
 
     def finish(self) -> float:
-        """Waits for what is queued; returns the seconds of a call, from the end of the first slice on."""
+        """Waits for what is queued; returns the seconds of a call, from the end of the first slice on.
+
+        NoMetricError where the GPU waited for the host, because a call would cost what an idle card takes besides.
+        """
         self._ends[-1].synchronize()
         launches = (len(self._ends) - 1) * self._replays * self._timer.plan.launches
-        return elapsed_ns(self._ends[0], self._ends[-1]) / 1e9 / launches
+        call_ns = elapsed_ns(self._ends[0], self._ends[-1]) / launches
+        if call_ns > _GAPLESS * median(self._timer.take()):
+            raise NoMetricError("the host asks for calls more slowly than the GPU makes them")
+        return call_ns / 1e9
