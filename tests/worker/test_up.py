@@ -16,11 +16,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
 from tests.waiting import wait_until
 from tests.worker.conftest import Repository, identify, processes_with
+from warpwatch.cli import app
+from warpwatch.cli.services import StartError
 from warpwatch.cli.up import _register_checkout
 from warpwatch.db import embedded
+from warpwatch.settings import Settings
 
 OPERATOR = """
 from warpwatch import Cost, Operator, case
@@ -52,13 +56,13 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repository, home: Path) -> None:
     repository.commit("before", {"README": "nothing to measure"})
     good = repository.commit("good", {"warpwatch.toml": "", "kernels/twice.py": OPERATOR})
-    bad = repository.commit("bad", {"kernels/twice.py": OPERATOR.replace("a + a", "a + a + 1")})
+    bad = repository.commit("bad [bold]", {"kernels/twice.py": OPERATOR.replace("a + a", "a + a + 1")})
     said, code = up(repository, home, 3)
     assert code == 1, said
     assert "Warpwatch serves http://127.0.0.1:" in said
     (named,) = [line for line in said.splitlines() if "/submissions/" in line]
     # Two cases of three: check and bench find the fault in both, and a profile does not look for it.
-    assert named.startswith(f"{bad[:9]} bad: done {{'wrong': 4}}")
+    assert named.startswith(f"{bad[:9]} bad [bold]: done {{'wrong': 4}}")
     assert said.splitlines()[-1] == "results: 8 ok, 4 wrong"
     # What was measured stays measured, and the commit that is right is all that is asked for now.
     repository.checkout(good)
@@ -134,6 +138,17 @@ def up(repository: Repository, home: Path, commits: int) -> tuple[str, int]:
     with started(repository, home, commits) as process:
         said, _ = process.communicate(timeout=240)
     return said, process.returncode
+
+
+def test_an_error_is_printed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words in brackets, as in what pip is told to install, are no colours."""
+
+    def refuse(_settings: Settings) -> None:
+        raise StartError("pip install 'warpwatch[server]'")
+
+    monkeypatch.setattr("warpwatch.cli.up.check_port", refuse)
+    outcome = CliRunner().invoke(app, ["up"])
+    assert (outcome.output.strip(), outcome.exit_code) == ("pip install 'warpwatch[server]'", 2)
 
 
 def test_outside_a_checkout_it_serves_and_registers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def up(
             # Whoever waits for a verdict must not take a run that was cut short for a good one.
             raise typer.Exit(128 + signal.SIGINT) from None
     except (StartError, SettingError, ApiError, ProjectError, git.GitError, EngineError) as error:
-        console.print(f"[red]{error}[/red]", highlight=False)
+        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
 
@@ -112,7 +112,9 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, case_limit: i
             highlight=False,
         )
         own_database = [] if settings.database_url else [EmbeddedDatabase(settings.home)]
-        supervisor = Supervisor([*own_database, *services], lambda text: console.print(text, highlight=False))
+        supervisor = Supervisor(
+            [*own_database, *services], lambda text: console.print(text, markup=False, highlight=False)
+        )
         client = ServiceClient(settings.server_url, supervisor)
         # The checkout comes before the example, because pages show the repository that was registered first.
         checkout = _register_checkout(client)
@@ -149,7 +151,7 @@ def import_examples(settings: Settings, database_url: str) -> None:
 
     folder = next((folder for folder in EXAMPLE_FOLDERS if folder.is_dir()), None)
     if folder is None:
-        console.print("no example data is installed; install it with: pip install 'warpwatch[embedded]'")
+        console.print("no example data is installed; install it with: pip install 'warpwatch[embedded]'", markup=False)
         return
     for file in sorted(folder.glob("*.wwb"), key=lambda file: file.stat().st_size):
         name, history = f"example-{file.stem}", file.with_suffix(".bundle")
@@ -263,10 +265,9 @@ def _summarise(client: Client, submitted: list[Submitted], last: dict[int, dict[
         bad = {status: count for status, count in row["results"].items() if status not in NO_FAILURE and count}
         if bad or row["state"] != "done":
             faults += 1
-            console.print(
-                f"[red]{submission.title}: {row['state']} {bad or ''}[/red] {client.url}/submissions/{submission.id}",
-                highlight=False,
-            )
+            outcome = f"{submission.title}: {row['state']} {bad or ''}"
+            console.print(outcome, style="red", markup=False, highlight=False, soft_wrap=True, end=" ")
+            console.print(f"{client.url}/submissions/{submission.id}", highlight=False)
     total = Counter[str]()
     for row in last.values():
         total.update(row["results"])
