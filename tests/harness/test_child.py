@@ -94,11 +94,12 @@ def test_a_build_that_fails_costs_native_variants_only(harness: Harness) -> None
 
 
 def test_ceilings_are_plausible(harness: Harness) -> None:
-    reply = harness.ask(CeilingsReply, "ceilings")
-    assert reply.status is Status.OK
-    assert set(reply.peaks) == {"copy", "f32", "f64"}
-    assert reply.peaks["f32"] > 1.2 * reply.peaks["f64"] > 0
-    assert reply.peaks["copy"] > 1e8
+    # Other processes may take the cores during one product and not during the next.
+    replies = [harness.ask(CeilingsReply, "ceilings") for _ in range(4)]
+    assert all(reply.status is Status.OK and set(reply.peaks) == {"copy", "f32", "f64"} for reply in replies)
+    most = {name: max(reply.peaks[name] for reply in replies) for name in replies[0].peaks}
+    assert most["f32"] > 1.2 * most["f64"] > 0
+    assert most["copy"] > 1e8
 
 
 def test_environment_is_the_same_at_every_start(harness: Harness, repository: Path, cache: Path) -> None:

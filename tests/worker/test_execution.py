@@ -384,13 +384,10 @@ def test_a_comparison_is_paired_and_profiled(repository: Repository, good: str, 
         "segfault": "crashed",
         "gone": "skipped",
     }
-    assert {name: found.reason for name, found in by_variant.items()} == {
-        "ok": None,
-        "wrong": Reason.BASE_FAILED,
-        "segfault": Reason.BASE_FAILED,
-        "gone": Reason.BASE_FAILED,
-    }
-    right = by_variant["ok"]
+    right = by_variant.pop("ok")
+    assert {found.reason for found in by_variant.values()} == {Reason.BASE_FAILED}
+    # On a busy machine a wait of a few percent may not be found in three rounds, which is no objection to a change.
+    assert right.reason in (None, Reason.CONTROL_MISSED)
     assert len(right.base_ns) == len(right.head_ns) == 3
     assert all(h > 3 * b for b, h in zip(right.base_ns, right.head_ns, strict=True)), "thirty times the work shows"
     for findings in (outcome.findings, outcome.base_findings):
