@@ -146,7 +146,9 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
     # Whoever types this command chose the commits, whether a branch holds them or not.
     tools = Tools(Host(replace(settings, fork_isolation="none"), device))
     tally = Tally()
-    console.print(f"measuring {len(shas)} commit{'s' * (len(shas) != 1)} of {name} on {device}", highlight=False)
+    console.print(
+        f"measuring {len(shas)} commit{'s' * (len(shas) != 1)} of {name} on {device}", markup=False, highlight=False
+    )
     try:
         with (
             BundleWriter(output, name, _address(url), infos, __version__) as bundle,

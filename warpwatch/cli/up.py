@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from warpwatch import git
@@ -265,9 +266,8 @@ def _summarise(client: Client, submitted: list[Submitted], last: dict[int, dict[
         bad = {status: count for status, count in row["results"].items() if status not in NO_FAILURE and count}
         if bad or row["state"] != "done":
             faults += 1
-            outcome = f"{submission.title}: {row['state']} {bad or ''}"
-            console.print(outcome, style="red", markup=False, highlight=False, soft_wrap=True, end=" ")
-            console.print(f"{client.url}/submissions/{submission.id}", highlight=False)
+            outcome = escape(f"{submission.title}: {row['state']} {bad or ''}")
+            console.print(f"[red]{outcome}[/red] {client.url}/submissions/{submission.id}", highlight=False)
     total = Counter[str]()
     for row in last.values():
         total.update(row["results"])
