@@ -31,7 +31,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 from pathlib import Path
 
 from warpwatch.contract.activities import RunTimes
@@ -183,9 +182,14 @@ def print_runs(home: Path, began: datetime | None = None) -> None:
         if run.started_at > since:
             by_device[run.device_id].append(run)
     for device_id, device_runs in by_device.items():
-        times = [run.times for run in timed if run.device_id == device_id and run.finished_at > since]
+        times: dict[str, RunTimes] = defaultdict(RunTimes)
+        for ended in timed:
+            if ended.device_id == device_id and ended.finished_at > since:
+                times[ended.kind] = times[ended.kind].plus(ended.times)
         _print_device(names[device_id], device_runs, began or min(run.started_at for run in device_runs))
-        print(f"\ntime: {reduce(RunTimes.plus, times, RunTimes())}", flush=True)
+        print()
+        for kind in sorted(times):
+            print(f"time of {kind}: {times[kind]}", flush=True)
 
 
 def _print_device(name: str, runs: list[DeviceRun], began: datetime) -> None:

@@ -18,7 +18,8 @@ class Activity(StrEnum):
     checkout: fetching the commit and laying out its files. compile: native libraries, before a child needs them. start:
     of children, up to the catalogue of operators. inputs: drawing them. oracle: the float64 reference. warm_up: first
     calls, whatever compilers do in them, and the calibration of the timer. samples: timing, and recording traces.
-    verify: everything else of a check, and of a bench what proves its timed results. record: writing the results.
+    verify: everything else of a check, and of a bench what proves its timed results. record: reading and compressing
+    traces, and writing the results.
     """
 
     CHECKOUT = "checkout"

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpwatch.contract.activities import Activity
 from warpwatch.contract.words import Fault
 
 from .diagnosis import decoys_of, explain
@@ -26,6 +27,7 @@ from .inputs import bits
 from .oracle import Oracle
 from .problem import CaseData, CaseProblem
 from .rotation import set_seeds
+from .spent import STOPWATCH
 from .timer_cuda import elapsed_ns, new_event, sleep
 from .timer_kernel import busy_ns
 
@@ -65,9 +67,10 @@ def expect_honest(problem: CaseProblem, timed_seed: int) -> None:
     gc.collect()
     seed = _new_seed()
     live = problem.data(seed)
-    call = problem.call(live)
-    returned = call()
-    problem.synchronize()
+    with STOPWATCH.measure(Activity.WARM_UP):
+        call = problem.call(live)
+        returned = call()
+        problem.synchronize()
     problem.results(returned)
     if problem.replaceable(live).fits(problem.replaceable(live)):
         expect_finished(problem, seed, live, call)

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import TensorError
 from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.words import Fault, Status
@@ -21,6 +22,7 @@ from .inputs import bits
 from .oracle import Oracle, explain_first
 from .probes import OpcheckMemory, ProbeContext, run_probes
 from .problem import CaseData, CaseProblem, Progress
+from .spent import STOPWATCH
 
 _SECOND_SEED = 1_000_003
 """Added to the seed for the second set of inputs."""
@@ -33,7 +35,7 @@ def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: P
     """
     with problem.modes():
         live = problem.data(seed)
-        first, first_errors, oracle = _run_and_judge(problem, live, seed)
+        first, first_errors, oracle = _run_and_judge(problem, live, seed, Activity.WARM_UP)
         first_copy = {name: tensor.clone() for name, tensor in first.items()}
         if any(not error.right for error in first_errors):
             return _wrong(first_errors, first, seed)
@@ -41,7 +43,7 @@ def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: P
         # Two oracles at once may not fit into memory beside a large case.
         del oracle
         live = _replace_inputs(live, problem.data(seed + _SECOND_SEED))
-        second, second_errors, oracle = _run_and_judge(problem, live, seed + _SECOND_SEED)
+        second, second_errors, oracle = _run_and_judge(problem, live, seed + _SECOND_SEED, Activity.VERIFY)
         if any(not error.right for error in second_errors):
             return _wrong(second_errors, second, seed, "; the first call was right, so the variant may cache results")
         _expect_first_results_intact(first, first_copy, live)
@@ -63,15 +65,16 @@ def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: P
 
 
 def _run_and_judge(
-    problem: CaseProblem, live: CaseData, seed: int
+    problem: CaseProblem, live: CaseData, seed: int, activity: Activity
 ) -> tuple[dict[str, Tensor], list[TensorError], Oracle]:
     """(results of one call, their errors, the oracle); WrongResultError when the call changes its inputs.
 
-    live: holds the inputs of `seed`.
+    live: holds the inputs of `seed`. activity: what the time of the call counts as.
     """
     pristine = live.clone()
     _poison_free_memory(problem)
-    results = problem.run(live)
+    with STOPWATCH.measure(activity):
+        results = problem.run(live)
     changed = live.changed_since(pristine)
     if changed is not None:
         raise WrongResultError(f"The variant modifies its input {changed}", Fault.MODIFIED_INPUT, changed)

@@ -64,7 +64,8 @@ def measure_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str,
             seconds = load.finish()
         if reasons := health.throttle_reasons():
             raise NoMetricError(f"the device was throttled ({reasons})")
-        timer.verify()
+        with STOPWATCH.measure(Activity.VERIFY):
+            timer.verify()
     return {
         "energy": summarize_counts("joules per call", [each * seconds for each in watts]),
         "power": summarize_counts("W", watts),

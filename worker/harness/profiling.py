@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, schedule
 
+from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import Counter
 from warpwatch.contract.messages import ProfileReply, Request
 from warpwatch.contract.spec import PLAN_LIMITS, ProfilePlan
@@ -30,6 +31,7 @@ from .problem import CaseProblem
 from .profile_summary import launch_sentence, summarize
 from .profiler import Profiler
 from .rotation import Rotation, no_collection
+from .spent import STOPWATCH
 from .trace_events import CALL, join_traces, read_recording
 from .trace_tables import kernel_table, runtime_calls
 
@@ -52,18 +54,19 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path) -> Pro
         with problem.modes():
             rotation = Rotation(problem, request.seed, 2)
             # Compilation and lazy initialisation would hide the calls themselves.
-            for call in rotation.calls:
-                call()
-            problem.synchronize()
+            with STOPWATCH.measure(Activity.WARM_UP):
+                for call in rotation.calls:
+                    call()
+                problem.synchronize()
             host_times = time_host(problem, rotation) if kind == "cuda" else None
             extras = _record(problem, rotation, plain, plan)
             if "table" in extras:
                 extras["autograd_table"] = _autograd_table(problem, rotation, plan.active)
         size = plain.stat().st_size
-        with plain.open("rb") as source, gzip.open(output, "wb", compresslevel=6) as target:
-            shutil.copyfileobj(source, target, _CHUNK)
         # Collections would look at every event of a trace again and again, and find nothing to free.
-        with no_collection():
+        with STOPWATCH.measure(Activity.RECORD), no_collection():
+            with plain.open("rb") as source, gzip.open(output, "wb", compresslevel=6) as target:
+                shutil.copyfileobj(source, target, _CHUNK)
             recording = read_recording(plain)
             plan_as_json = {name: getattr(plan, name) for name in (*PLAN_LIMITS, "counters")}
             summary = summarize(recording, kind) | extras | {"plan": plan_as_json}

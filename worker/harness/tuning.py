@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 
+from warpwatch.contract.activities import Activity
 from warpwatch.contract.words import LaneUse
 
 from .integrity import TamperGuard, watch
 from .problem import CaseProblem
+from .spent import STOPWATCH
 from .turns import ChildTurns
 
 _Event: Any = torch.cuda.Event
 
 
+@STOPWATCH.measure(Activity.WARM_UP)
 def call_first(problem: CaseProblem, seed: int, guard: TamperGuard) -> None:
     """Compilers take seconds and no device, so another child may use it meanwhile, and this one call may run beside a
     sample of that. Once Python code makes an event that can time, or where cuDNN searches or something is prepared, the
