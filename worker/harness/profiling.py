@@ -134,7 +134,8 @@ def _record(problem: CaseProblem, rotation: Rotation, plain: Path, plan: Profile
         parts.append(Path(folder) / str(len(parts)))
         profiler.export_chrome_trace(str(parts[-1]))
         if plan.repeat > 1:
-            rows = kernel_table(read_recording(parts[-1]), kind)
+            with STOPWATCH.measure(Activity.RECORD):
+                rows = kernel_table(read_recording(parts[-1]), kind)
             cycles.append(sum(row.total_ns for row in rows) / plan.active)
 
     scheduled = plan.wait or plan.warm_up or plan.repeat > 1
