@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.harness.child import Harness
-from warpwatch import Cost, Operator, case
+from tests.harness.twice import twice
 from warpwatch.contract.messages import BenchReply, CheckReply, ProfileReply, SampleReply
 from warpwatch.contract.words import Fault, Status
 from warpwatch.worker.harness import bench as harness_bench
@@ -18,7 +18,6 @@ from warpwatch.worker.harness.bench import Budget, _sample
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.health import DeviceHealth
 from warpwatch.worker.harness.integrity import TamperGuard
-from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.summary import interval, is_narrow, summarize
 from warpwatch.worker.harness.timer_cpu import CpuHotTimer
 
@@ -111,16 +110,7 @@ def test_a_check_alone_would_not_see_it(harness: Harness) -> None:
 def test_numbers_that_come_round_again_hide_nothing(slices: int) -> None:
     """Three sets return to their first place after three slices; a result cached by address is then right again."""
     cached: dict[int, torch.Tensor] = {}
-    operator = Operator(
-        "twice",
-        "Twice.",
-        inputs=lambda case, make: {"x": make.normal(case["n"])},
-        reference=lambda x: 2 * x,
-        cost=lambda case: Cost(1, 1),
-        cases={"quick": (case(n=100),)},
-    )
-    operator.variant("keeps", idea="by address")(lambda x: cached.setdefault(x.data_ptr(), 2 * x))
-    problem = CaseProblem(operator, operator.variants["keeps"], case(n=100), torch.device("cpu"))
+    problem = twice(lambda x: cached.setdefault(x.data_ptr(), 2 * x))
     with problem.modes():
         timer = CpuHotTimer(problem, 0, 1_000_000)
         for _ in range(slices):
@@ -137,22 +127,13 @@ def test_a_slice_that_other_work_stops_has_a_fastest_tenth(
 ) -> None:
     """The second variant takes longer than a slice by itself, so that one sample is all there is room for."""
     pause = [at_first]
-    operator = Operator(
-        "pausing",
-        "Pauses.",
-        inputs=lambda case, make: {"x": make.normal(case["n"])},
-        reference=lambda x: 2 * x,
-        cost=lambda case: Cost(1, 1),
-        cases={"quick": (case(n=100),)},
-    )
 
-    @operator.variant("pausing", idea="stops")
     def pausing(x: torch.Tensor) -> torch.Tensor:
         if pause[0]:
             time.sleep(pause[0])
         return 2 * x
 
-    problem = CaseProblem(operator, operator.variants["pausing"], case(n=100), torch.device("cpu"))
+    problem = twice(pausing)
     with problem.modes():
         timer = CpuHotTimer(problem, 0, 5_000_000)
         pause[0] = later

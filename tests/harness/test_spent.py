@@ -6,11 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from torch import Tensor
 
+from tests.harness.twice import twice
 from warpwatch.contract.messages import Request
-from warpwatch.operator import Cost, Operator, case
 from warpwatch.worker.harness import spent
 from warpwatch.worker.harness.bench import bench
 from warpwatch.worker.harness.check import check
@@ -19,29 +18,17 @@ from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.profiling import profile_problem
 
 COMPILING_SECONDS = 1.0
-SMALL = case(n=64)
 
 
 def compiled_late() -> CaseProblem:
     """A problem whose variant compiles in its first call, as far as time shows."""
-    compiled: list[float] = []
+    pauses = iter([COMPILING_SECONDS])
 
     def double(x: Tensor) -> Tensor:
-        if not compiled:
-            time.sleep(COMPILING_SECONDS)
-            compiled.append(COMPILING_SECONDS)
+        time.sleep(next(pauses, 0))
         return 2 * x
 
-    operator = Operator(
-        "twice",
-        "Twice.",
-        inputs=lambda given, make: {"x": make.normal(given["n"])},
-        reference=lambda x: 2 * x,
-        cost=lambda given: Cost(1, 1),
-        cases={"quick": (SMALL,)},
-    )
-    operator.variant("compiled", idea="doubles")(double)
-    return CaseProblem(operator, operator.variants["compiled"], SMALL, torch.device("cpu"))
+    return twice(double)
 
 
 @pytest.mark.parametrize("verb", ["check", "bench", "profile"])

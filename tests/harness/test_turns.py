@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 import torch
 from torch import Tensor
 
-from warpwatch import Case, Cost, Operator, case
+from tests.harness.twice import twice
 from warpwatch.contract.words import LaneUse, Status
 from warpwatch.worker.harness.bench import bench
 from warpwatch.worker.harness.integrity import TamperGuard
@@ -17,7 +18,6 @@ from warpwatch.worker.harness.tuning import call_first
 from warpwatch.worker.harness.turns import ChildTurns
 
 NONE, HOST, DEVICE, QUIET = LaneUse.NONE, LaneUse.HOST, LaneUse.DEVICE, LaneUse.QUIET
-SMALL = case(n=100)
 
 
 def double(x: Tensor) -> Tensor:
@@ -38,19 +38,10 @@ def notice_time(x: Tensor) -> Tensor:
     return 2 * x
 
 
-def problem_of(asked: list[LaneUse], function: object = double, lanes: int = 2, chosen: Case = SMALL) -> CaseProblem:
-    operator = Operator(
-        "twice",
-        "Twice.",
-        inputs=lambda case, make: {"x": make.normal(case["n"])},
-        reference=double,
-        cost=lambda case: Cost(1, 1),
-        cases={"quick": (chosen,)},
-    )
-    operator.variant("tested", idea="doubles")(function)  # type: ignore[arg-type]
+def problem_of(asked: list[LaneUse], function: Callable[[Tensor], Tensor] = double, lanes: int = 2) -> CaseProblem:
     turns = ChildTurns(asked.append)
     turns.start(lanes)
-    return CaseProblem(operator, operator.variants["tested"], chosen, torch.device("cpu"), turns)
+    return twice(function, turns=turns)
 
 
 def test_uses_nest_and_what_is_quiet_stays_so() -> None:
@@ -79,7 +70,9 @@ def test_a_bench_has_the_device_after_its_first_call() -> None:
     ("function", "uses"),
     [(double, [DEVICE, NONE, DEVICE, NONE]), (tune, [DEVICE, NONE, DEVICE, NONE, DEVICE, NONE])],
 )
-def test_a_first_call_that_times_something_has_the_device(function: object, uses: list[LaneUse]) -> None:
+def test_a_first_call_that_times_something_has_the_device(
+    function: Callable[[Tensor], Tensor], uses: list[LaneUse]
+) -> None:
     asked: list[LaneUse] = []
     make = vars(torch.cuda.Event)["__new__"]
     call_first(problem_of(asked, function), 0, TamperGuard())
