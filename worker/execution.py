@@ -25,7 +25,7 @@ from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
-from warpwatch.worker.lanes import Measure, lanes_of, measure_in_lanes
+from warpwatch.worker.lanes import TIMED, Measure, lanes_of, measure_in_lanes
 from warpwatch.worker.measurer import (
     Measurer,
     Strikes,
@@ -285,7 +285,7 @@ class _Job:
             measurer = self._measurer(checkout, reporter, plan.limits, strikes)
             return lambda cell: self._take(plan, partial, measurer, reporter, variants[cell[0]], cases[cell[1]])
 
-        if kind == JobKind.BENCH:
+        if kind in TIMED:
             # The child that has read the catalogue takes no turns.
             self._checkout.drop_child()
         # Variants without native code come first, because the others wait for the build.
@@ -294,7 +294,7 @@ class _Job:
 
         def build(checkout: Checkout, reporter: Reporter) -> None:
             # A thread of its own, because it steps back for good beside what is timed.
-            initializer = step_back if kind == JobKind.BENCH else None
+            initializer = step_back if kind in TIMED else None
             with ThreadPoolExecutor(1, initializer=initializer) as builder:
                 builder.submit(_build, plan, entry, checkout, reporter).result()
 

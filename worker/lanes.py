@@ -1,8 +1,8 @@
 """Measures the variants of an operator in several children at once.
 
-A check needs no quiet device, so all children use it. Of a bench one child at a time does, while others start, compile
-and capture CUDA graphs. Compilers that a variant calls (Triton, Inductor, load_inline) run beside each other, those of
-one variant's cases as well.
+A check needs no quiet device, so all children use it. Of a bench or a profile one child at a time does, while others
+start, compile, capture CUDA graphs and read traces. Compilers that a variant calls (Triton, Inductor, load_inline) run
+beside each other, those of one variant's cases as well.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import Reporter, Stopped
 from warpwatch.worker.turns import DeviceTurns, LaneTurns
 
-MOST: dict[str, int] = {JobKind.CHECK: 8, JobKind.BENCH: 3}
+TIMED = frozenset({JobKind.BENCH, JobKind.PROFILE})
+"""Kinds of jobs whose measurements need a device of their own."""
+MOST: dict[str, int] = {JobKind.CHECK: 8, JobKind.BENCH: 3, JobKind.PROFILE: 3}
 """Children that measure at once, by kind of job. Each holds a CUDA context of half a gigabyte."""
 _CORES_PER_CHILD = 2
-_BENCHES_PER_LANE = 8
+_TIMED_PER_LANE = 8
 """Fewer take less time than another child takes to start."""
 _JOINS_EVERY = 1.0
 """Of a check one lane begins, with the child that has read the catalogue. Each further one joins so many seconds after
 the one before, where cells still wait.
 
 To get ready takes a child seconds, and those that share a GPU get a share of its time each. So more of them pay where
-compilers keep them waiting, and cost time where all is compiled. Lanes of a bench begin together, because to open a GPU
+compilers keep them waiting, and cost time where all is compiled. Lanes that time begin together, because to open a GPU
 disturbs what is timed on it.
 """
 _HARMLESS = (Status.OK, Status.UNSUPPORTED)
@@ -53,7 +55,7 @@ def lanes_of(host: Host, kind: str, cells: int) -> int:
     """
     if host.kind != "cuda":
         return 1
-    useful = cells // _BENCHES_PER_LANE if kind == JobKind.BENCH else cells
+    useful = cells // _TIMED_PER_LANE if kind in TIMED else cells
     return max(1, min(MOST.get(kind, 1), useful, (os.cpu_count() or 1) // _CORES_PER_CHILD))
 
 
@@ -68,8 +70,8 @@ def measure_in_lanes(
 ) -> list[Finding]:
     """The findings of all cells, in their order. Each lane has a child of its own.
 
-    kind: of job, a check or a bench. The child of the checkout goes on as that of the first lane. beside: what else is
-    done at the same time, such as building what some of the cells wait for.
+    kind: of job: check, bench or profile. The child of the checkout goes on as that of the first lane. beside: what
+    else is done at the same time, such as building what some of the cells wait for.
 
     A cell that ran out of memory is measured again alone, since the others may have held the memory.
     Raises Stopped with no outcome when the reporter asks to stop.
@@ -79,7 +81,7 @@ def measure_in_lanes(
     findings: dict[Cell, Finding] = {}
     times: list[RunTimes] = []
     begin = time.perf_counter()
-    turns = DeviceTurns(lanes) if kind == JobKind.BENCH else None
+    turns = DeviceTurns(lanes) if kind in TIMED else None
 
     def measure_cells(lane: Checkout, reporter: Reporter, number: int) -> None:
         if turns is None and number and not waiting.remain(number * _JOINS_EVERY):

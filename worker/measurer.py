@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
 from warpwatch.contract.measurement import SETUP
@@ -215,7 +216,7 @@ class Measurer:
                 return self._check(names, seconds)
             if kind == "bench":
                 return self._bench(names, seconds)
-            output = self._traces / f"{self._checkout.sha[:12]}-{len(list(self._traces.iterdir()))}.json.gz"
+            output = self._traces / f"{self._checkout.sha[:12]}-{uuid4().hex}.json.gz"
             seconds += COUNTING_SECONDS if spec.profile.counters else 0
             # The profiles of a comparison explain its verdict, which waits for them.
             names |= {"output": output.name, "profile": spec.profile, "energy": self._request.kind == JobKind.PROFILE}

@@ -41,7 +41,7 @@ def test_compilers_of_a_first_call_are_warm_up(verb: str, tmp_path: Path) -> Non
         elif verb == "bench":
             bench(problem, 0, 10_000_000, TamperGuard(), lambda *_: None)
         else:
-            profile_problem(problem, Request(0, verb), tmp_path / "trace.json.gz")
+            profile_problem(problem, Request(0, verb), tmp_path / "trace.json.gz", TamperGuard())
     times = spent.STOPWATCH.take()
     assert times.warm_up >= COMPILING_SECONDS
     assert times.record > 0 or verb != "profile"

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.harness.twice import twice
+from warpwatch.contract.messages import Request
+from warpwatch.contract.spec import ProfilePlan
 from warpwatch.contract.words import LaneUse, Status
+from warpwatch.worker.harness import profiling
 from warpwatch.worker.harness.bench import bench
 from warpwatch.worker.harness.integrity import TamperGuard
 from warpwatch.worker.harness.problem import CaseProblem
+from warpwatch.worker.harness.trace_events import Recording, read_recording
 from warpwatch.worker.harness.tuning import call_first
 from warpwatch.worker.harness.turns import ChildTurns
 
@@ -64,6 +69,22 @@ def test_a_bench_has_the_device_after_its_first_call() -> None:
     asked: list[LaneUse] = []
     assert bench(problem_of(asked), 0, 10_000_000, TamperGuard(), lambda *_step: None).status is Status.OK
     assert asked == [DEVICE, NONE, DEVICE, NONE, DEVICE, NONE], "the first call leaves the device to others"
+
+
+def test_a_profile_has_a_quiet_device_while_it_records_and_none_while_it_reads_the_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[LaneUse] = []
+
+    def read(path: Path) -> Recording:
+        asked.append(LaneUse.HOST)
+        return read_recording(path)
+
+    monkeypatch.setattr(profiling, "read_recording", read)
+    request = Request(0, "profile", profile=ProfilePlan(counters=True))
+    reply = profiling.profile_problem(problem_of(asked), request, tmp_path / "trace.json.gz", TamperGuard())
+    assert reply.status is Status.OK
+    assert asked == [DEVICE, NONE, DEVICE, NONE, QUIET, NONE, HOST, DEVICE, NONE], "counters have the device, too"
 
 
 @pytest.mark.parametrize(

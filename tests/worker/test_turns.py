@@ -163,8 +163,21 @@ def tools(tmp_path: Path) -> Iterator[Tools]:
     tools.close()
 
 
-def test_a_bench_in_several_lanes_says_what_one_in_a_single_lane_does(
-    tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "fates", "uses"),
+    [
+        (JobKind.BENCH, FATES, {LaneUse.DEVICE}),
+        # A profile shows what a call does, right or wrong.
+        (JobKind.PROFILE, FATES | {"wrong": Status.OK}, {LaneUse.DEVICE, LaneUse.QUIET}),
+    ],
+)
+def test_what_is_timed_in_several_lanes_says_what_it_does_in_a_single_one(
+    tools: Tools,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: JobKind,
+    fates: dict[str, Status],
+    uses: set[LaneUse],
 ) -> None:
     monkeypatch.setattr(execution, "lanes_of", lambda host, kind, cells: 2)
     beside: list[tuple[LaneUse, list[LaneUse]]] = []
@@ -180,11 +193,13 @@ def test_a_bench_in_several_lanes_says_what_one_in_a_single_lane_does(
     sha = repository.commit("probes", probes.files())
     spec = JobSpec.from_stored({"variants": list(FATES), "cases": CASES, "budget_ns": 20_000_000})
     (tmp_path / "traces").mkdir()
-    request = JobRequest(JobKind.BENCH, repository.url, sha, "probe", spec)
+    request = JobRequest(kind, repository.url, sha, "probe", spec)
     outcome = execute(request, tools, Diary(), tmp_path / "traces")
-    assert {(found.variant, found.status) for found in outcome.findings} == set(FATES.items())
+    assert {(found.variant, found.status) for found in outcome.findings} == set(fates.items())
     assert len(outcome.findings) == len(FATES) * len(CASES)
-    # Each bench has the device from its first call on.
-    assert sum(use is LaneUse.DEVICE for use, _ in beside) >= 3 * len(CASES)
-    assert [others for use, others in beside if use is LaneUse.DEVICE and LaneUse.DEVICE in others] == []
+    # Each has the device from its first call on.
+    assert sum(use in uses for use, _ in beside) >= 3 * len(CASES)
+    assert [others for use, others in beside if use in uses and not uses.isdisjoint(others)] == []
+    traces = [found.profile.path for found in outcome.findings if found.profile is not None and found.profile.path]
+    assert len(traces) == len(set(traces)) == (3 * len(CASES) if kind is JobKind.PROFILE else 0)
     assert any(others for _, others in beside)

@@ -25,7 +25,7 @@ from .spent import STOPWATCH
 from .summary import summarize_counts
 from .timer_cuda import GraphTimer, elapsed_ns
 
-SPANS = 5
+SPANS = 3
 SPAN_NS = 90_000_000
 """Less than 100 ms, so that a span is one update of a counter that is updated that often."""
 _SETTLING_SPANS = 2

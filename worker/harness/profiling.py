@@ -22,11 +22,12 @@ from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import Counter
 from warpwatch.contract.messages import ProfileReply, Request
 from warpwatch.contract.spec import PLAN_LIMITS, ProfilePlan
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import LaneUse, Status
 
-from .counters import count_hardware
+from .counters import HardwareCounters, count_hardware
 from .extras import CallCounters
 from .failures import WrongResultError
+from .integrity import TamperGuard
 from .problem import CaseProblem
 from .profile_summary import launch_sentence, summarize
 from .profiler import Profiler
@@ -34,6 +35,7 @@ from .rotation import Rotation, no_collection
 from .spent import STOPWATCH
 from .trace_events import CALL, join_traces, read_recording
 from .trace_tables import kernel_table, runtime_calls
+from .tuning import call_first
 
 _CHUNK = 2**20
 _TABLE_LIMIT = 16 * 2**20
@@ -42,16 +44,19 @@ _TABLE_ROWS = 10
 _HOST_CALLS, _HOST_NS = 20, 500_000_000
 
 
-def profile_problem(problem: CaseProblem, request: Request, output: Path) -> ProfileReply:
+def profile_problem(problem: CaseProblem, request: Request, output: Path, guard: TamperGuard) -> ProfileReply:
     """Profiles the calls of the request's plan on two alternating input sets; writes the compressed trace to `output`.
 
-    Raises ValueError for a plan outside PLAN_LIMITS.
+    Of several children that profile, one at a time has the device. Raises ValueError for a plan outside PLAN_LIMITS.
     """
     plan = request.profile
     _expect_within_limits(plan)
+    if problem.turns.are_taken:
+        call_first(problem, request.seed, guard)
     plain, kind = output.with_name(output.name + ".plain"), problem.device.type
     try:
-        with problem.modes():
+        # A trace shows the host's time as well.
+        with problem.turns.use(LaneUse.QUIET), problem.modes():
             rotation = Rotation(problem, request.seed, 2)
             # Compilation and lazy initialisation would hide the calls themselves.
             with STOPWATCH.measure(Activity.WARM_UP):
@@ -82,8 +87,10 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path) -> Pro
     energy: dict[str, Counter] = {}
     if request.energy and host_times is not None:
         energy = _count_energy(problem, request.seed, host_times["call_ns"])
-    hardware = count_hardware(request, problem.device, output.parent) if plan.counters else None
-    if hardware is not None:
+    hardware: HardwareCounters | None = None
+    if plan.counters:
+        with problem.turns.use(LaneUse.DEVICE):
+            hardware = count_hardware(request, problem.device, output.parent)
         summary["counters"] = {"message": hardware.message, "rows": hardware.rows}
     report = hardware.report if hardware is not None else None
     return ProfileReply(Status.OK, "", str(output), size, table, calls, summary, report, energy)

@@ -116,7 +116,7 @@ class Verbs:
     def profile(self, request: Request, _progress: Progress) -> ProfileReply:
         # The temp folder is the only one that the sandbox lets a child write to; the parent takes the trace from there.
         output = Path(tempfile.gettempdir(), _required(request.output, "output"))
-        return profile_problem(self.problem(request), request, output)
+        return profile_problem(self.problem(request), request, output, self._guard)
 
     def count(self, request: Request) -> None:
         """Makes one call for Nsight Compute to record; not a protocol verb, because `ncu` starts this process."""
