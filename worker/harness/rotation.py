@@ -111,12 +111,15 @@ class Rotation:
 
     def rewrite(self) -> None:
         """Copies the numbers of every set onto themselves: the same traffic as `roll`, and no new numbers."""
-        for target in (self.problem.replaceable(data) for data in self.sets):
-            target.rewrite(target.clone())
+        with torch.no_grad():
+            for tensors in self._rolled:
+                if tensors:
+                    # The data alone, so that the tensors keep their versions, which count writes.
+                    torch._foreach_copy_([tensor.data for tensor in tensors], [tensor.clone() for tensor in tensors])
 
-    def renew(self) -> None:
+    def renew(self, indices: Sequence[int] = ()) -> None:
         """Draws fresh inputs for the sets that `verify` checks, since rolled contents return to their first place."""
-        for index in self._verified:
+        for index in indices or self._verified:
             seed = self._seeds[index] + _RENEWED_SEEDS
             target = self.problem.replaceable(self.sets[index])
             source = self.problem.replaceable(self.problem.data(seed))
