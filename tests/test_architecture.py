@@ -14,6 +14,7 @@ LINKED = ("worker", "db", "server")
 """Folders at the top of the repository that are packages inside `warpwatch`, by links, in a checkout as in the wheel.
 """
 LEAVES = {
+    "warpwatch._toolchain",
     "warpwatch.bundle",
     "warpwatch.definitions",
     "warpwatch.destinations",

@@ -251,8 +251,12 @@ def library_cache(environ: Mapping[str, str] = os.environ) -> Path:
     home = environ.get("WARPWATCH_HOME")
     if home:
         return Path(home).absolute() / "builds"
-    caches = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches, "warpwatch", "builds").absolute()
+    return user_cache(environ) / "builds"
+
+
+def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where all services and programs of a user keep what takes long to make."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "warpwatch").absolute()
 
 
 def _provider(environ: Mapping[str, str]) -> ProviderSettings | None:

@@ -13,9 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +21,8 @@ from pathlib import Path
 from warpwatch import __version__
 from warpwatch.worker.child import BOOTSTRAP
 from warpwatch.worker.files import copy_regular, read_regular, walk_regular
-from warpwatch.worker.sandbox import BYTECODE_VARIABLE, Confinement, Jail
+from warpwatch.worker.jailed import ended
+from warpwatch.worker.sandbox import BYTECODE_VARIABLE, Confinement
 
 FOLDER = "bytecode"
 """Folder of the home folder with one folder per interpreter and set of installed packages."""
@@ -61,7 +60,7 @@ class InterpreterState:
 def read_interpreter(interpreter: str, confinement: Confinement) -> InterpreterState:
     """The state of the interpreter at this path, read once per process. A program that is no Python that Warpwatch can
     use counts as compiled."""
-    with _ended(confinement, [interpreter, "-P", "-c", _LOOK], {}, _LOOK_SECONDS) as folder:
+    with ended(confinement, [interpreter, "-P", "-c", _LOOK], {}, _LOOK_SECONDS) as folder:
         try:
             reply = json.loads(read_regular(folder, "look.json", _LIMIT_BYTES))
             facts, is_compiled = [str(fact) for fact in reply["packages"]], bool(reply["compiled"])
@@ -95,7 +94,7 @@ def _compile(interpreter: str, confinement: Confinement, target: Path) -> None:
     """Imports what children import, and stores the byte code that this leaves; the first of two workers wins."""
     partial = target.with_name(f"{target.name}.{os.getpid()}-{time.monotonic_ns()}")
     words = [interpreter, "-P", str(BOOTSTRAP), "--import", "--root", "/", "--libraries", "/"]
-    with _ended(confinement, words, {BYTECODE_VARIABLE: FOLDER}, _IMPORT_SECONDS) as folder:
+    with ended(confinement, words, {BYTECODE_VARIABLE: FOLDER}, _IMPORT_SECONDS) as folder:
         try:
             for path, status in walk_regular(folder / FOLDER, _DEPTH, _LIMIT_FILES):
                 name = path.relative_to(folder)
@@ -108,33 +107,3 @@ def _compile(interpreter: str, confinement: Confinement, target: Path) -> None:
             shutil.rmtree(partial, ignore_errors=True)
     for unused in sorted(target.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
         shutil.rmtree(unused, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _ended(confinement: Confinement, words: list[str], inside: Mapping[str, str], seconds: float) -> Iterator[Path]:
-    """Runs a command to its end in a jail; the temporary folder that it had.
-
-    inside: variables that name folders in it.
-    """
-    jail = Jail(confinement)
-    try:
-        variables = jail.environment() | {name: str(jail.inside / folder) for name, folder in inside.items()}
-        process = subprocess.Popen(
-            jail.command(words, jail.inside),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=jail.passed,
-            env=variables,
-            start_new_session=True,
-        )
-        try:
-            jail.launched()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(seconds)
-        finally:
-            jail.kill(process.pid)
-            process.wait()
-        yield jail.folder()
-    finally:
-        jail.close()

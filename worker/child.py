@@ -27,11 +27,12 @@ from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import PING, TURN, Request
 from warpwatch.contract.words import Fault, LaneUse, Reason, Status
-from warpwatch.worker import sandbox, templates
+from warpwatch.worker import headers, sandbox, templates
 from warpwatch.worker.caches import CodeCache
 from warpwatch.worker.files import copy_regular
 from warpwatch.worker.images import ContainerImage
 from warpwatch.worker.line_reader import LineReader
+from warpwatch.worker.replies import parse_reply
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer, first_finding
 from warpwatch.worker.turns import LaneTurns
@@ -47,7 +48,6 @@ _FORK_POLL_SECONDS = 0.005
 _TAIL_LINES = 30
 _LINE_LIMIT = 8192
 _EXIT_SECONDS = 5.0
-_DEEPEST_REPLY = 32
 _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory", "can't allocate memory", "Cannot allocate memory")
 _SHIM_WORDS = "Exception in aoti_torch"
 """What torch prints where a native operator's call into it fails.
@@ -75,8 +75,9 @@ class ChildSpec:
     root: the worktree. operators, native: folders in it. libraries: the folder of the libraries built for it. builds:
     "plain" or "address" for a child that builds libraries (for AddressSanitizer) and runs no code of the commit, None
     for one that measures. cache: what compilers of earlier children made of the same content. bytecode: the folder with
-    the byte code of its packages, None where they have their own. measured: the folders of the packages that operators
-    measure, empty where they lie in the worktree; packages: their names. variables: of its environment.
+    the byte code of its packages, None where they have their own. headers: the folder with torch's precompiled headers,
+    None where a child makes its own. measured: the folders of the packages that operators measure, empty where they lie
+    in the worktree; packages: their names. variables: of its environment.
     """
 
     root: Path
@@ -91,6 +92,7 @@ class ChildSpec:
     builds: str | None = None
     cache: CodeCache | None = None
     bytecode: Path | None = None
+    headers: Path | None = None
     measured: tuple[Path, ...] = ()
     packages: tuple[str, ...] = ()
     may_be_forked: bool = True
@@ -151,6 +153,7 @@ class Child:
         self._has_greeted = self._is_closed = False
         self._doing = ""
         self._cache = spec.cache
+        self._headers = spec.headers
         self._jail = sandbox.Jail(confinement)
         reply_end, child_reply = os.pipe()
         log_end, child_log = os.pipe()
@@ -181,7 +184,7 @@ class Child:
             environment[sandbox.BYTECODE_VARIABLE] = str(spec.bytecode)
         # A child that builds starts elsewhere, so that no file of the commit is where a program looks for its own.
         folder = inside if spec.builds else spec.root
-        folders = {spec.root, spec.libraries, spec.bytecode, *spec.measured}
+        folders = {spec.root, spec.libraries, spec.bytecode, spec.headers, *spec.measured}
         visible = [path for path in folders if path is not None and path.is_dir()]
         if spec.is_forked and self._jail.image is None:
             request = templates.TemplateRequest(command, environment, folder, visible, spec.threads, spec.device)
@@ -228,6 +231,9 @@ class Child:
             # No code of the commit runs before the first request.
             with _logged_failure(self._reporter, "earlier compilations cannot be used"):
                 self._cache.fill(self.temp / sandbox.JIT)
+        if self._headers is not None:
+            with _logged_failure(self._reporter, "precompiled headers cannot be used"):
+                headers.lay_out(self._headers, self.temp)
         try:
             greeting = self._next_message(deadline, START_SECONDS)
         except ChildFailure as failure:
@@ -469,31 +475,7 @@ def _forged() -> ChildFailure:
 
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        message = _storable_reply(json.loads(line, parse_int=_bounded_int))
-    except (ValueError, RecursionError):
-        message = None
-    if not isinstance(message, dict):
-        raise ChildFailure(Status.CRASHED, f"the child wrote to its reply channel: {line[:200]!r}")
-    return message
-
-
-def _bounded_int(digits: str) -> int:
-    # Python refuses to read thousands of digits, with a ValueError as well.
-    number = int(digits)
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{digits[:40]} does not fit into 64 bits")
-    return number
-
-
-def _storable_reply(value: Any, depth: int = 0) -> Any:
-    """`value` as the database can hold it: text without NUL and broken characters; ValueError where it is nested too
-    deep."""
-    if isinstance(value, str):
-        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-    if not isinstance(value, dict | list):
-        return value
-    if depth > _DEEPEST_REPLY:
-        raise ValueError("it is nested too deep")
-    if isinstance(value, list):
-        return [_storable_reply(item, depth + 1) if isinstance(item, str | dict | list) else item for item in value]
-    return {_storable_reply(name): _storable_reply(item, depth + 1) for name, item in value.items()}
+        return parse_reply(line)
+    except ValueError:
+        message = f"the child wrote to its reply channel: {line[:200]!r}"
+        raise ChildFailure(Status.CRASHED, message) from None

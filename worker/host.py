@@ -11,7 +11,7 @@ from pathlib import Path
 from warpwatch import telemetry
 from warpwatch.contract.activities import Stopwatch
 from warpwatch.settings import Settings
-from warpwatch.worker import bytecode, sandbox
+from warpwatch.worker import bytecode, headers, sandbox, templates
 from warpwatch.worker.child import BOOTSTRAP, Child, ChildSpec, find_interpreter
 from warpwatch.worker.gate import LastCanary
 from warpwatch.worker.images import ContainerImage, open_image
@@ -89,6 +89,10 @@ class Host:
         confinement = self.confinement()
         program = spec.command(confinement.image)[0]
         spec = replace(spec, bytecode=bytecode.prepare(self.home, program, confinement))
+        if self.kind == "cpu" and spec.builds is None:
+            key = bytecode.read_interpreter(program, confinement).key
+            found = headers.prepare(program, key, confinement, make=templates.are_compiling())
+            spec = replace(spec, headers=found)
         if spec.sanitizer is not None:
             if self.image is not None:
                 raise CannotRunError("sanitizers work with the host's own files, and this commit asks for a container")

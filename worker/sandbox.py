@@ -93,6 +93,8 @@ _START_SECONDS = 60.0
 SOCKET_FOLDERS = (Path("/run/postgresql"), Path("/var/run/postgresql"))
 """Where a PostgreSQL of the system listens; a socket needs no network."""
 KILL_SECONDS = 10.0
+USER = "warpwatch"
+"""Name of the user as torch asks for it, to name folders."""
 JIT = "jit"
 """Folder in a child's temporary folder that holds what compilers make at run time."""
 BYTECODE_VARIABLE = "PYTHONPYCACHEPREFIX"
@@ -428,6 +430,7 @@ def environment(temp: Path, environ: Mapping[str, str] = os.environ) -> dict[str
         "PYTHONFAULTHANDLER": "1",
         "PYTHONNOUSERSITE": environ.get("PYTHONNOUSERSITE", ""),
         "HOME": str(temp),
+        "LOGNAME": USER,
         "TMPDIR": str(temp),
         **SHORT_SPIN,
         **KEEP_FREED_MEMORY,

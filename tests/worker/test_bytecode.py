@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.conftest import Diary
-from warpwatch.contract.messages import BuildReply
+from tests.worker.jailed_code import CHILD, isolated_host, run
 from warpwatch.settings import Settings
-from warpwatch.worker import bytecode, sandbox
+from warpwatch.worker import bytecode
 from warpwatch.worker.host import Host
 
-ATTACKING_CHILD = Path(__file__).parents[1] / "security" / "commit_child.py"
 IMPORTING = """
 import sys, torch
 print(torch.__cached__, sys.pycache_prefix)
@@ -35,9 +33,7 @@ for change in (lambda: compiled.write_bytes(b"planted"), lambda: compiled.unlink
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     """A worker's host, whose interpreter has a small torch without byte code."""
-    settings = Settings(home=tmp_path / "home")
-    if sandbox.strongest_isolation(settings.home) != "full":
-        pytest.skip("this host allows no full isolation")
+    host = isolated_host(tmp_path / "home")
     package = tmp_path / "packages" / "torch"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("answer = 42\n")
@@ -46,17 +42,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(bytecode, "BOOTSTRAP", tmp_path / "importing.py")
     bytecode.read_interpreter.cache_clear()
     bytecode.prepare.cache_clear()
-    return Host(settings, "cpu", bootstrap=ATTACKING_CHILD)
-
-
-def attack(host: Host, root: Path, code: str) -> list[str]:
-    root.mkdir()
-    (root / "attack.py").write_text(code)
-    child = host.start_child(host.empty_child(root), Diary())
-    try:
-        return child.ask(BuildReply, "check", 30, Diary()).message.splitlines()
-    finally:
-        child.close()
+    return host
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -64,13 +50,13 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_child_reads_byte_code_and_cannot_plant_any(host: Host, tmp_path: Path) -> None:
-    (words,) = attack(host, tmp_path / "good", IMPORTING)
+    (words,) = run(host, tmp_path / "good", IMPORTING)
     compiled, prefix = words.split()
     assert Path(prefix).parent == host.home / bytecode.FOLDER
     assert Path(compiled).is_file()
     assert Path(compiled).is_relative_to(prefix)
     before = contents(host.home / bytecode.FOLDER)
-    assert attack(host, tmp_path / "hostile", PLANTING) == ["refused"] * 5
+    assert run(host, tmp_path / "hostile", PLANTING) == ["refused"] * 5
     assert contents(host.home / bytecode.FOLDER) == before
 
 
@@ -78,7 +64,7 @@ def test_an_interpreter_with_byte_code_needs_none(host: Host, tmp_path: Path) ->
     folder = tmp_path / "packages" / "torch" / "__pycache__"
     folder.mkdir()
     (folder / f"__init__.{sys.implementation.cache_tag}.pyc").touch()
-    assert attack(host, tmp_path / "good", "import sys; print(sys.pycache_prefix)") == ["None"]
+    assert run(host, tmp_path / "good", "import sys; print(sys.pycache_prefix)") == ["None"]
 
 
 def test_other_packages_have_other_byte_code(host: Host, tmp_path: Path) -> None:
@@ -105,5 +91,5 @@ def test_a_program_that_is_no_interpreter_gets_none(host: Host, program: str, mo
 def test_without_namespaces_there_is_none(host: Host, tmp_path: Path) -> None:
     """There a child could write to the folder."""
     settings = Settings(home=host.home, isolation="network")
-    open_host = Host(settings, "cpu", bootstrap=ATTACKING_CHILD)
-    assert attack(open_host, tmp_path / "good", "import sys; print(sys.pycache_prefix)") == ["None"]
+    open_host = Host(settings, "cpu", bootstrap=CHILD)
+    assert run(open_host, tmp_path / "good", "import sys; print(sys.pycache_prefix)") == ["None"]

@@ -1,0 +1,40 @@
+"""Runs commands that hold no code of any commit as children run: what they leave is as good for them."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from warpwatch.worker.sandbox import Confinement, Jail
+
+
+@contextlib.contextmanager
+def ended(confinement: Confinement, words: list[str], inside: Mapping[str, str], seconds: float) -> Iterator[Path]:
+    """Runs a command to its end in a jail; the temporary folder that it had.
+
+    inside: variables that name folders in it.
+    """
+    jail = Jail(confinement)
+    try:
+        variables = jail.environment() | {name: str(jail.inside / folder) for name, folder in inside.items()}
+        process = subprocess.Popen(
+            jail.command(words, jail.inside),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=jail.passed,
+            env=variables,
+            start_new_session=True,
+        )
+        try:
+            jail.launched()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+        finally:
+            jail.kill(process.pid)
+            process.wait()
+        yield jail.folder()
+    finally:
+        jail.close()
