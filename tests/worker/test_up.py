@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 from tests.worker.conftest import Repository, identify, processes_with
 from warpwatch.cli import app
 from warpwatch.cli.services import StartError
-from warpwatch.cli.up import _register_checkout
+from warpwatch.cli.up import _register_checkout, quickest_first
 from warpwatch.db import embedded
 from warpwatch.settings import Settings
 
@@ -51,6 +51,17 @@ def home(tmp_path: Path) -> Iterator[Path]:
     identify(folder)
     yield folder
     shutil.rmtree(embedded.data_folder(folder), ignore_errors=True)
+
+
+def test_what_compiles_at_its_first_call_comes_last(repository: Repository) -> None:
+    files = {
+        "short": "compiled = torch.compile(v1)\n",
+        "shorter": "import triton\n",
+        "long": "# adds\n" * 100,
+        "longer": "# adds\n" * 101,
+    }
+    sha = repository.commit("four", {"warpwatch.toml": "", **{f"kernels/{name}.py": files[name] for name in files}})
+    assert quickest_first(repository.path, sha) == ["long", "longer", "shorter", "short"]
 
 
 def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repository, home: Path) -> None:

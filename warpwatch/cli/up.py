@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sysconfig
 import time
@@ -40,6 +41,8 @@ BUDGET_MS = 400
 """
 CASES = 2
 """Cases of each operator, for the same reason: most of the time goes into what torch.compile makes for each case."""
+_COMPILERS = re.compile(r"compile|triton|load_inline")
+"""Words of a file whose variants compile when they are first called, which takes seconds for each case."""
 SAY_SECONDS = 60
 EXAMPLE_FOLDERS = (
     Path(__file__).parents[1] / "bundled" / "example",
@@ -188,7 +191,7 @@ def _submit(client: Client, root: Path, count: int, suite: str, case_limit: int)
     """check + bench + profile for the newest commits that have operators; asking again for one is harmless."""
     submitted = []
     for sha in git.last_commits(root, "HEAD", count):
-        operators = _quickest_first(root, sha)
+        operators = quickest_first(root, sha)
         if not operators:
             continue
         request = {
@@ -209,11 +212,17 @@ def _submit(client: Client, root: Path, count: int, suite: str, case_limit: int)
     return submitted
 
 
-def _quickest_first(root: Path, sha: str) -> list[str]:
-    """The operators of a commit. The shortest file comes first: it most likely gives the first chart."""
+def quickest_first(root: Path, sha: str) -> list[str]:
+    """The operators of a commit, first those that most likely give the first chart: whose file names compilers that
+    run at the first call least often, and of them the shortest."""
     project = parse_project(git.read_file(root, sha, FILE_NAME))
     folder, names = project.operators, project.with_programs(git.operator_names(root, sha, project.operators))
-    return sorted(names, key=lambda name: len(git.read_file(root, sha, f"{folder.strip('/')}/{name}.py") or ""))
+
+    def effort(name: str) -> tuple[int, int]:
+        text = git.read_file(root, sha, f"{folder.strip('/')}/{name}.py") or ""
+        return len(_COMPILERS.findall(text)), len(text)
+
+    return sorted(names, key=effort)
 
 
 def _follow(client: Client, submitted: list[Submitted], supervisor: Supervisor) -> dict[int, dict[str, Any]]:
