@@ -3,7 +3,7 @@
 Before torch.compile makes its first kernel for a CPU, it precompiles its headers into the temporary folder and finds
 out what the CPU can do: 8 s of work for kernels of 1 s each. A child's temporary folder vanishes with it, and what a
 commit's code has written must not reach another commit. So a jail of its own, which holds no code of any commit,
-compiles an empty sum, and children read the headers that this leaves from a folder that they cannot write to.
+compiles one kernel, and children read the headers that this leaves from a folder that they cannot write to.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 
 from warpwatch._toolchain import ToolMissingError, cpu_model, cxx_compiler
 from warpwatch.settings import user_cache
-from warpwatch.worker.files import copy_regular, walk_regular
+from warpwatch.worker.files import copy_regular, read_regular, walk_regular
 from warpwatch.worker.jailed import ended
 from warpwatch.worker.sandbox import JIT, USER, Confinement
 
-KEPT_SECONDS = 30 * 86_400
+_KEPT_SECONDS = 30 * 86_400
 """Headers that no child has used for so long are removed, 150 MB each."""
 _SECONDS = 300.0
 _LIMIT_BYTES = 2**30
@@ -33,7 +33,12 @@ _HEADERS = Path(f"torchinductor_{USER}", "precompiled_headers")
 _PROBES = Path(JIT, "inductor")
 _LOCK = ".lock"
 """Of files that torch opens for writing, each child its own."""
-_COMPILE = "import torch; torch.compile(torch.neg)(torch.ones(1))"
+_DONE = "done"
+_COMPILE = f"""
+import os, torch
+torch.compile(torch.neg)(torch.ones(1))
+open(os.path.join(os.environ["TMPDIR"], "{_DONE}"), "w").close()
+"""
 
 
 @cache
@@ -72,10 +77,12 @@ def lay_out(folder: Path, temp: Path) -> None:
 
 
 def _make(interpreter: str, confinement: Confinement, target: Path) -> None:
-    """Compiles something, and keeps what this leaves; the first of two workers wins."""
+    """Compiles something, and keeps what this leaves; the first of two workers wins. OSError where it fails."""
     partial = target.with_name(f"{target.name}.{os.getpid()}-{time.monotonic_ns()}")
     with ended(confinement, [interpreter, "-P", "-c", _COMPILE], {}, _SECONDS) as folder:
         try:
+            # A compiler that was killed may leave half a file.
+            read_regular(folder, _DONE, 1)
             for part in (_HEADERS, _PROBES):
                 for path, _ in walk_regular(folder / part, _DEPTH, _LIMIT_FILES):
                     if path.suffix == _LOCK:
@@ -83,10 +90,10 @@ def _make(interpreter: str, confinement: Confinement, target: Path) -> None:
                     name = path.relative_to(folder)
                     (partial / name).parent.mkdir(parents=True, exist_ok=True)
                     copy_regular(folder, str(name), partial / name, _LIMIT_BYTES)
-            with contextlib.suppress(FileExistsError):
+            if not target.exists():
                 partial.rename(target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     for unused in target.parent.iterdir():
-        if unused.is_dir() and unused.stat().st_mtime < time.time() - KEPT_SECONDS:
+        if unused.is_dir() and unused.stat().st_mtime < time.time() - _KEPT_SECONDS:
             shutil.rmtree(unused, ignore_errors=True)

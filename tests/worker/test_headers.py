@@ -69,3 +69,10 @@ def test_without_namespaces_there_are_none(host: Host) -> None:
     """There a child could write to the folder."""
     open_host = Host(Settings(home=host.home, isolation="network"), "cpu")
     assert headers.prepare(sys.executable, "key", open_host.confinement(), make=True) is None
+
+
+def test_what_a_failed_compiler_leaves_is_not_kept(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    half = f'{headers._COMPILE.partition("torch.compile")[0]}os.makedirs("{headers._HEADERS}")'
+    monkeypatch.setattr(headers, "_COMPILE", f'{half}\nopen("{headers._HEADERS}/half.h.gch", "w").close()')
+    assert headers.prepare(sys.executable, "key", host.confinement(), make=True) is None
+    assert [path.name for path in (tmp_path / "cache" / "warpwatch" / "headers").iterdir()] == ["compilers.json"]
