@@ -9,20 +9,20 @@ LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header -
 # Tests that assert times get the cores for themselves, but for those of the worker's loop, which mostly wait. Others
 # share them, the longest first, in a process per core and two more, because half of the time they wait for children,
 # servers and browsers. Browsers have one of these: their event loop stays in it, and the service that all of them look
-# at is seeded once.
+# at is seeded once. Another follows it with about as much as each of the others has left by then.
 TIMED  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py)
 LOOP   := tests/worker/test_loop.py
-LONG   := tests/security/test_ordinary_user.py $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) \
-          tests/server/test_openapi.py tests/test_adding_a_kernel.py tests/kernels
-OTHERS := tests/db tests/harness/test_*.py tests/pages tests/security tests/server/test_*.py tests/worker/test_*.py tests/test_*.py
-SHARED := $(LONG) $(filter-out $(LONG) $(TIMED) $(LOOP),$(wildcard $(OTHERS)))
+LONG   := $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) tests/kernels
+LATER  := tests/server/test_openapi.py tests/server/test_openapi_roles.py tests/security $(wildcard tests/test_*.py)
+OTHERS := tests/db tests/harness/test_*.py tests/pages tests/server/test_*.py tests/worker/test_*.py
+SHARED := $(LONG) $(filter-out $(LONG) $(LATER) $(TIMED) $(LOOP),$(wildcard $(OTHERS)))
 PYTEST := $(BIN)/pytest
 # Runs of pytest beside each other in make test; coverage has one, because two would write one file.
 TESTERS ?= 2
 # Many images switch byte code off, and then every process compiles all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help up ci test shared browsers timed loop e2e package coverage lint types migrations build check references shots lock format hooks browser clean containers
+.PHONY: help up ci test shared browsers later timed loop e2e package coverage lint types migrations build check references shots lock format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -34,7 +34,7 @@ test: $(VENV)/.develop browser  ## Run the tests, headless browser included; ARG
 ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
-	@$(MAKE) --no-print-directory --jobs $(TESTERS) shared browsers
+	@$(MAKE) --no-print-directory --jobs $(TESTERS) shared later
 	@$(MAKE) --no-print-directory --jobs $(TESTERS) timed loop
 endif
 
@@ -43,6 +43,9 @@ shared: $(VENV)/.develop
 
 browsers: $(VENV)/.develop browser
 	$(PYTEST) tests/browser $(ALSO)
+
+later: browsers
+	$(PYTEST) $(LATER)
 
 timed: $(VENV)/.develop
 	$(PYTEST) $(TIMED)
@@ -54,7 +57,7 @@ loop: $(VENV)/.develop
 # a GPU, so its compilers check it and hardly optimize, which takes a quarter of the time for the longest device code.
 # Where the browser has to be installed, the others do not wait for it.
 ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possible at the same time.
-	@$(MAKE) --no-print-directory --jobs 4 check shared browsers ALSO=tests/package DEVICE_CODE=--Ofast-compile=max HOST_CODE=-O0
+	@$(MAKE) --no-print-directory --jobs 4 check shared later ALSO=tests/package DEVICE_CODE=--Ofast-compile=max HOST_CODE=-O0
 	@$(MAKE) --no-print-directory --jobs 2 timed loop
 
 e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; takes 45 minutes.
