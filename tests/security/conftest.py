@@ -21,6 +21,7 @@ from tests.security import intruder
 from tests.server.conftest import lab as lab
 from tests.server.conftest import source as source
 from tests.worker.conftest import repository as repository
+from tests.worker.conftest import user_cache as user_cache
 
 NOBODY = 65534
 

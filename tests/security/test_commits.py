@@ -21,7 +21,7 @@ from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.host import Host
 from warpwatch.worker.tools import Tools
 
-pytestmark = pytest.mark.usefixtures("bare_templates")
+pytestmark = pytest.mark.usefixtures("bare_templates", "user_cache")
 CHILD = Path(__file__).with_name("commit_child.py")
 NATIVE = {"csrc/plain/plain.cpp": 'extern "C" int answer() { return 42; }'}
 TRY = """

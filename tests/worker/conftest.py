@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import wait_until
 from warpwatch.contract.environment import Environment
 from warpwatch.settings import Settings
-from warpwatch.worker import templates
+from warpwatch.worker import headers, templates
 from warpwatch.worker.host import Host
 from warpwatch.worker.peaks import MeasuredPeaks, store_peaks
 
@@ -116,6 +116,17 @@ class Repository:
         return subprocess.run(
             ["git", *words], cwd=self.path, env=os.environ | identity, check=True, capture_output=True, text=True
         ).stdout
+
+
+@pytest.fixture
+def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache of the user, whatever was measured on this machine before, by tests that compiled nothing yet."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    templates.forget_compilers()
+    headers.prepare.cache_clear()
+    yield folder
+    headers.prepare.cache_clear()
 
 
 @pytest.fixture

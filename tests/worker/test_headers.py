@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,19 +36,16 @@ for change in (lambda: shared.write_bytes(b"planted"), lambda: shared.unlink(), 
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    host = isolated_host(tmp_path / "home")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    templates.forget_compilers()
-    headers.prepare.cache_clear()
-    yield host
-    headers.prepare.cache_clear()
+def host(tmp_path: Path, user_cache: Path) -> Host:
+    return isolated_host(tmp_path / "home")
 
 
-def test_children_use_headers_that_are_made_once_and_cannot_change_them(host: Host, tmp_path: Path) -> None:
+def test_children_use_headers_that_are_made_once_and_cannot_change_them(
+    host: Host, tmp_path: Path, user_cache: Path
+) -> None:
     templates.learn(compiles=True)
     assert run(host, tmp_path / "good", COMPILING, 120) == ["2"], "it made none of its own"
-    (folder,) = (tmp_path / "cache" / "warpwatch" / "headers").glob("*/torchinductor_*/*")
+    (folder,) = (user_cache / "warpwatch" / "headers").glob("*/torchinductor_*/*")
     before = [path.read_bytes() for path in sorted(folder.iterdir())]
     assert run(host, tmp_path / "hostile", PLANTING) == ["refused"] * 5
     assert [path.read_bytes() for path in sorted(folder.iterdir())] == before
@@ -71,8 +67,10 @@ def test_without_namespaces_there_are_none(host: Host) -> None:
     assert headers.prepare(sys.executable, "key", open_host.confinement(), make=True) is None
 
 
-def test_what_a_failed_compiler_leaves_is_not_kept(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_failed_compiler_leaves_is_not_kept(
+    host: Host, user_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     half = f'{headers._COMPILE.partition("torch.compile")[0]}os.makedirs("{headers._HEADERS}")'
     monkeypatch.setattr(headers, "_COMPILE", f'{half}\nopen("{headers._HEADERS}/half.h.gch", "w").close()')
     assert headers.prepare(sys.executable, "key", host.confinement(), make=True) is None
-    assert [path.name for path in (tmp_path / "cache" / "warpwatch" / "headers").iterdir()] == ["compilers.json"]
+    assert [path.name for path in (user_cache / "warpwatch" / "headers").iterdir()] == ["compilers.json"]
