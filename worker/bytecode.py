@@ -13,16 +13,14 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from warpwatch import __version__
-from warpwatch.worker.child import BOOTSTRAP
-from warpwatch.worker.files import copy_regular, read_regular, walk_regular
-from warpwatch.worker.jailed import ended
-from warpwatch.worker.sandbox import BYTECODE_VARIABLE, Confinement
+from warpwatch.worker.files import read_regular, walk_regular
+from warpwatch.worker.jailed import ended, keep
+from warpwatch.worker.sandbox import BOOTSTRAP, BYTECODE_VARIABLE, Confinement
 
 FOLDER = "bytecode"
 """Folder of the home folder with one folder per interpreter and set of installed packages."""
@@ -91,19 +89,10 @@ def prepare(home: Path, interpreter: str, confinement: Confinement) -> Path | No
 
 
 def _compile(interpreter: str, confinement: Confinement, target: Path) -> None:
-    """Imports what children import, and stores the byte code that this leaves; the first of two workers wins."""
-    partial = target.with_name(f"{target.name}.{os.getpid()}-{time.monotonic_ns()}")
+    """Imports what children import, and stores the byte code that this leaves."""
     words = [interpreter, "-P", str(BOOTSTRAP), "--import", "--root", "/", "--libraries", "/"]
     with ended(confinement, words, {BYTECODE_VARIABLE: FOLDER}, _IMPORT_SECONDS) as folder:
-        try:
-            for path, status in walk_regular(folder / FOLDER, _DEPTH, _LIMIT_FILES):
-                name = path.relative_to(folder)
-                copy = partial / name.relative_to(FOLDER)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy_regular(folder, str(name), copy, min(status.st_size, _LIMIT_BYTES))
-            if not target.exists():
-                partial.rename(target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        names = [path.relative_to(folder) for path, _ in walk_regular(folder / FOLDER, _DEPTH, _LIMIT_FILES)]
+        keep(folder, {name: name.relative_to(FOLDER) for name in names}, target, _LIMIT_BYTES)
     for unused in sorted(target.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
         shutil.rmtree(unused, ignore_errors=True)

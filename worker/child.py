@@ -38,7 +38,6 @@ from warpwatch.worker.sanitizers import Sanitizer, first_finding
 from warpwatch.worker.turns import LaneTurns
 
 T = TypeVar("T")
-BOOTSTRAP = Path(__file__).parent / "harness" / "bootstrap.py"
 START_SECONDS = 180.0
 """How long a child may take to import torch on a cold, busy disk."""
 REPLY_LIMIT = 64 * 2**20
@@ -87,7 +86,7 @@ class ChildSpec:
     operators: str = "kernels"
     native: str = "csrc"
     interpreter: str | None = None
-    bootstrap: Path = BOOTSTRAP
+    bootstrap: Path = sandbox.BOOTSTRAP
     sanitizer: Sanitizer | None = None
     builds: str | None = None
     cache: CodeCache | None = None

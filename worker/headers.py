@@ -18,8 +18,9 @@ from pathlib import Path
 
 from warpwatch._toolchain import ToolMissingError, cpu_model, cxx_compiler
 from warpwatch.settings import user_cache
-from warpwatch.worker.files import copy_regular, read_regular, walk_regular
-from warpwatch.worker.jailed import ended
+from warpwatch.worker.bytecode import read_interpreter
+from warpwatch.worker.files import read_regular, walk_regular
+from warpwatch.worker.jailed import ended, keep
 from warpwatch.worker.sandbox import JIT, USER, Confinement
 
 _KEPT_SECONDS = 30 * 86_400
@@ -42,16 +43,16 @@ open(os.path.join(os.environ["TMPDIR"], "{_DONE}"), "w").close()
 
 
 @cache
-def prepare(interpreter: str, key: str, confinement: Confinement, *, make: bool) -> Path | None:
+def prepare(interpreter: str, confinement: Confinement, *, make: bool) -> Path | None:
     """The folder with the headers for this interpreter's torch; None where there is none, and where the sandbox would
     let a child write to it.
 
-    key: of the interpreter and what is installed in it. make: whether to make the folder unless it exists.
+    make: whether to make the folder unless it exists.
     """
     if not confinement.has_namespaces or confinement.image is not None:
         return None
     with contextlib.suppress(OSError, ToolMissingError):
-        target = place_of(key)
+        target = place_of(read_interpreter(interpreter, confinement).key)
         if make and not target.is_dir():
             _make(interpreter, confinement, target)
         return target if target.is_dir() else None
@@ -59,7 +60,7 @@ def prepare(interpreter: str, key: str, confinement: Confinement, *, make: bool)
 
 
 def place_of(key: str) -> Path:
-    """The folder for an interpreter; ToolMissingError where there is no C++ compiler."""
+    """The folder for an interpreter with what is installed in it; ToolMissingError where there is no C++ compiler."""
     folder = user_cache() / "headers"
     folder.mkdir(parents=True, exist_ok=True)
     facts = [key, cxx_compiler(folder).version, cpu_model()]
@@ -77,23 +78,13 @@ def lay_out(folder: Path, temp: Path) -> None:
 
 
 def _make(interpreter: str, confinement: Confinement, target: Path) -> None:
-    """Compiles something, and keeps what this leaves; the first of two workers wins. OSError where it fails."""
-    partial = target.with_name(f"{target.name}.{os.getpid()}-{time.monotonic_ns()}")
+    """Compiles something, and keeps what this leaves. OSError where it fails."""
     with ended(confinement, [interpreter, "-P", "-c", _COMPILE], {}, _SECONDS) as folder:
-        try:
-            # A compiler that was killed may leave half a file.
-            read_regular(folder, _DONE, 1)
-            for part in (_HEADERS, _PROBES):
-                for path, _ in walk_regular(folder / part, _DEPTH, _LIMIT_FILES):
-                    if path.suffix == _LOCK:
-                        continue
-                    name = path.relative_to(folder)
-                    (partial / name).parent.mkdir(parents=True, exist_ok=True)
-                    copy_regular(folder, str(name), partial / name, _LIMIT_BYTES)
-            if not target.exists():
-                partial.rename(target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        # A compiler that was killed may leave half a file.
+        read_regular(folder, _DONE, 1)
+        found = [pair for part in (_HEADERS, _PROBES) for pair in walk_regular(folder / part, _DEPTH, _LIMIT_FILES)]
+        names = [path.relative_to(folder) for path, _ in found if path.suffix != _LOCK]
+        keep(folder, {name: name for name in names}, target, _LIMIT_BYTES)
     for unused in target.parent.iterdir():
         if unused.is_dir() and unused.stat().st_mtime < time.time() - _KEPT_SECONDS:
             shutil.rmtree(unused, ignore_errors=True)

@@ -12,7 +12,7 @@ from warpwatch import telemetry
 from warpwatch.contract.activities import Stopwatch
 from warpwatch.settings import Settings
 from warpwatch.worker import bytecode, headers, sandbox, templates
-from warpwatch.worker.child import BOOTSTRAP, Child, ChildSpec, find_interpreter
+from warpwatch.worker.child import Child, ChildSpec, find_interpreter
 from warpwatch.worker.gate import LastCanary
 from warpwatch.worker.images import ContainerImage, open_image
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
@@ -32,7 +32,7 @@ class Host:
     settings: Settings
     device: str
     hidden: tuple[Path, ...] = ()
-    bootstrap: Path = BOOTSTRAP
+    bootstrap: Path = sandbox.BOOTSTRAP
     group: Path | None = None
     stopwatch: Stopwatch = field(default_factory=lambda: Stopwatch(telemetry.step), compare=False)
     image: ContainerImage | None = None
@@ -90,9 +90,7 @@ class Host:
         program = spec.command(confinement.image)[0]
         spec = replace(spec, bytecode=bytecode.prepare(self.home, program, confinement))
         if self.kind == "cpu" and spec.builds is None:
-            key = bytecode.read_interpreter(program, confinement).key
-            found = headers.prepare(program, key, confinement, make=templates.are_compiling())
-            spec = replace(spec, headers=found)
+            spec = replace(spec, headers=headers.prepare(program, confinement, make=templates.are_compiling()))
         if spec.sanitizer is not None:
             if self.image is not None:
                 raise CannotRunError("sanitizers work with the host's own files, and this commit asks for a container")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from warpwatch.worker.files import copy_regular
 from warpwatch.worker.sandbox import Confinement, Jail
 
 
@@ -38,3 +42,21 @@ def ended(confinement: Confinement, words: list[str], inside: Mapping[str, str],
         yield jail.folder()
     finally:
         jail.close()
+
+
+def keep(folder: Path, names: Mapping[Path, Path], target: Path, limit: int) -> None:
+    """Copies files that a jail left into a new folder, as a whole; the first of two workers wins.
+
+    names: below `folder`, and where they go below `target`. OSError for what is no regular file of at most `limit`
+    bytes.
+    """
+    partial = target.with_name(f"{target.name}.{os.getpid()}-{time.monotonic_ns()}")
+    try:
+        for name, place in names.items():
+            copy = partial / place
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy_regular(folder, str(name), copy, limit)
+        if not target.exists():
+            partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -42,6 +42,8 @@ from warpwatch.worker.seccomp import build_filter
 LEVELS = ("full", "user", "network", "none")
 """Every isolation, the strongest first."""
 CONFINE = Path(__file__).with_name("confine.py")
+BOOTSTRAP = Path(__file__).parent / "harness" / "bootstrap.py"
+"""The program that every child runs."""
 PACKAGE = Path(__file__).absolute().parents[1]
 FILE_BYTES = 4 * 2**30
 """Largest file that a child may write."""

@@ -13,6 +13,15 @@ from warpwatch.worker import sandbox
 from warpwatch.worker.host import Host
 
 CHILD = Path(__file__).parents[1] / "security" / "commit_child.py"
+TRY = """
+def attempt(*changes):
+    for change in changes:
+        try:
+            change()
+            print("changed")
+        except OSError:
+            print("refused")
+"""
 
 
 def isolated_host(home: Path) -> Host:
@@ -32,3 +41,7 @@ def run(host: Host, root: Path, code: str, seconds: float = 30) -> list[str]:
         return child.ask(BuildReply, "check", seconds, Diary()).message.splitlines()
     finally:
         child.close()
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.jailed_code import CHILD, isolated_host, run
+from tests.worker.jailed_code import CHILD, TRY, contents, isolated_host, run
 from warpwatch.settings import Settings
 from warpwatch.worker import bytecode
 from warpwatch.worker.host import Host
@@ -16,17 +16,12 @@ IMPORTING = """
 import sys, torch
 print(torch.__cached__, sys.pycache_prefix)
 """
-PLANTING = """
+PLANTING = f"""{TRY}
 import pathlib, sys
 folder = pathlib.Path(sys.pycache_prefix)
 (compiled,) = folder.rglob("torch/__init__*.pyc")
-for change in (lambda: compiled.write_bytes(b"planted"), lambda: compiled.unlink(), lambda: compiled.chmod(0o777),
-               lambda: (folder / "planted.pyc").write_bytes(b""), lambda: folder.rename(folder.with_name("other"))):
-    try:
-        change()
-        print("changed")
-    except OSError:
-        print("refused")
+attempt(lambda: compiled.write_bytes(b"planted"), lambda: compiled.unlink(), lambda: compiled.chmod(0o777),
+        lambda: (folder / "planted.pyc").write_bytes(b""), lambda: folder.rename(folder.with_name("other")))
 """
 
 
@@ -43,10 +38,6 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     bytecode.read_interpreter.cache_clear()
     bytecode.prepare.cache_clear()
     return host
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_child_reads_byte_code_and_cannot_plant_any(host: Host, tmp_path: Path) -> None:
