@@ -1,9 +1,11 @@
-"""Repositories that mean harm: mirrors that measured code wrote to, and commits whose authors may write anything."""
+"""Repositories that mean harm: mirrors that measured code wrote to, and commits whose authors may write anything. And
+mirrors that are used by several workers at once."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -117,3 +119,27 @@ def test_history_with_odd_dates_is_read(source: Path, tmp_path: Path, when: byte
     found = git.describe(git.update_mirror(str(source), tmp_path), sha)
     assert found.subject == "odd"
     assert expected is None or found.authored_at == expected
+
+
+def test_commits_are_checked_out_while_others_come_and_go(source: Path, tmp_path: Path) -> None:
+    """Git's own worktrees are entered in the mirror, and fetches failed that met an entry half written."""
+    blob = run_git(source, "hash-object", "-w", "--stdin", text=b"as it was")
+    tree = run_git(source, "mktree", text=f"100644 blob {blob}\tfile\n".encode())
+    sha = run_git(source, "-c", "user.name=A", "-c", "user.email=a@example.com", "commit-tree", tree, "-m", "files")
+    run_git(source, "update-ref", "refs/heads/files", sha)
+    mirror = git.update_mirror(str(source), tmp_path)
+
+    def check_out(worker: int) -> set[str]:
+        found = set()
+        for number in range(40):
+            with git.worktree(mirror, sha, tmp_path / "worktrees" / f"{worker}-{number}") as root:
+                found.add((root / "file").read_text())
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        found = pool.map(check_out, range(3))
+        for number in range(20):
+            later = commit(source, f"number {number}".encode(), b"First Author")
+            assert git.resolve(git.update_mirror(str(source), tmp_path), "main") == later
+        assert list(found) == [{"as it was"}] * 3
+    assert list((tmp_path / "worktrees").iterdir()) == []

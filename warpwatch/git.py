@@ -50,6 +50,7 @@ REQUEST_SECONDS = 300.0
 """The same while a person waits."""
 _SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
 _LOCK_POLL_SECONDS = 0.1
+_CHECKOUT_SECONDS = 600.0
 _OPTIONS = (
     "safe.directory=*",
     "core.hooksPath=/dev/null",
@@ -204,18 +205,9 @@ def _expect_answer(url: str, config: Sequence[str]) -> None:
     Git has no time limit of its own for a host that takes connections and says nothing, and a fetch of a large
     repository may rightly take half an hour.
     """
+    words = ("ls-remote", "--quiet", "--upload-pack", "git-upload-pack", "--", url, "HEAD")
     try:
-        git(
-            "ls-remote",
-            "--quiet",
-            "--upload-pack",
-            "git-upload-pack",
-            "--",
-            url,
-            "HEAD",
-            timeout=ANSWER_SECONDS,
-            config=config,
-        )
+        git(*words, timeout=ANSWER_SECONDS, config=config)
     except GitError as error:
         raise UnreachableError(str(error)) from error
 
@@ -447,19 +439,36 @@ def _operators(paths: list[str]) -> list[str]:
 
 @contextmanager
 def worktree(mirror: Path, sha: str, path: Path) -> Iterator[Path]:
-    """A checkout of `sha` at `path` that is removed afterwards; leftovers of a killed process are removed first."""
-    remove_worktree(mirror, path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    git("worktree", "add", "--quiet", "--detach", "--force", str(path), sha, cwd=mirror, timeout=600)
-    try:
+    """The files of `sha` at `path`, removed afterwards; leftovers of a killed process are removed first."""
+    with empty_worktree(path):
+        in_worktree(mirror, path, "read-tree", "--reset", "-u", sha)
         yield path
-    finally:
-        remove_worktree(mirror, path)
 
 
-def remove_worktree(mirror: Path, path: Path) -> None:
+@contextmanager
+def empty_worktree(path: Path) -> Iterator[None]:
+    """An empty folder for `in_worktree`, removed afterwards.
+
+    Mirrors know nothing of it. Git's own worktrees are entered there, and a fetch or another checkout that meets an
+    entry half written or half removed fails.
+    """
     remove_folder(path)
-    git("worktree", "prune", cwd=mirror)
+    path.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        remove_folder(path)
+        _index_of(path).unlink(missing_ok=True)
+
+
+def in_worktree(mirror: Path, path: Path, *arguments: str, text: str | None = None) -> str:
+    """The output of a git command on a folder of files, with an index of its own beside it."""
+    where = {"GIT_WORK_TREE": str(path.absolute())}
+    return git(*arguments, cwd=mirror, timeout=_CHECKOUT_SECONDS, text=text, index=_index_of(path), environment=where)
+
+
+def _index_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.index").absolute()
 
 
 def remove_folder(path: Path) -> None:

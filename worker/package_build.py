@@ -59,7 +59,6 @@ printf '#!/bin/sh\nexec "%s" -m pip "$@"\n' "$python" > "$TMPDIR/environment/bin
 chmod +x "$TMPDIR/environment/bin/pip"
 export VIRTUAL_ENV="$TMPDIR/environment" PATH="$TMPDIR/environment/bin:$(dirname "$1"):$PATH"
 cp -R "$2/." "$TMPDIR/tree"
-rm -f "$TMPDIR/tree/.git"
 cd "$TMPDIR/tree"
 exec sh -c "$3"
 """

@@ -49,18 +49,18 @@ _SERVICE = "warpwatch"
 @dataclass(frozen=True, slots=True)
 class CommitTrees:
     """Where the files of a commit lie. root: what defines its operators. commit: what definitions beside it measure,
-    and measured the folder of its packages; None where they measure nothing else. content: digest of all. shas: the
-    commit that each folder holds."""
+    and measured the folder of its packages; None where they measure nothing else. content: digest of all. commits: the
+    mirror and id of the commit that each folder holds."""
 
     root: Path
     commit: Path | None
     measured: Path | None
     content: str
-    shas: Mapping[Path, str]
+    commits: Mapping[Path, tuple[Path, str]]
 
     def differences(self) -> list[str]:
         """Files that differ from those of their commits. Files that were left out are no difference."""
-        return [name for path, sha in self.shas.items() for name in _changed_files(path, sha)]
+        return [name for path, commit in self.commits.items() for name in _changed_files(path, *commit)]
 
 
 @contextmanager
@@ -73,18 +73,19 @@ def lay_out(
         with git.worktree(mirror, sha, folder) as root:
             content = reduce_worktree(root, mirror, sha, project)
             packages = root / measured.path if measured is not None else None
-            yield CommitTrees(root, root if measured is not None else None, packages, content, {root: sha})
+            yield CommitTrees(root, root if measured is not None else None, packages, content, {root: (mirror, sha)})
         return
     source, path = mirror_of(mirror, definitions), folder.with_name(f"{folder.name}-measured")
     with git.worktree(source, definitions.sha, folder) as root, _source_tree(mirror, sha, path, measured) as content:
         content += reduce_worktree(root, source, definitions.sha, project)
-        yield CommitTrees(root, path, path / measured.path, content, {root: definitions.sha, path: sha})
+        commits = {root: (source, definitions.sha), path: (mirror, sha)}
+        yield CommitTrees(root, path, path / measured.path, content, commits)
 
 
-def _changed_files(root: Path, sha: str) -> list[str]:
+def _changed_files(root: Path, mirror: Path, sha: str) -> list[str]:
     # Programs that attributes name are never run, and what is left out was removed on purpose.
     options = ("--no-ext-diff", "--no-textconv", "--ignore-submodules", "--no-renames", "--name-only", "-z")
-    return git.git("diff", *options, "--diff-filter=d", sha, cwd=root).split("\0")[:-1]
+    return git.in_worktree(mirror, root, "diff", *options, "--diff-filter=d", sha).split("\0")[:-1]
 
 
 def reduce_worktree(root: Path, mirror: Path, sha: str, project: Project) -> str:
@@ -96,7 +97,7 @@ def reduce_worktree(root: Path, mirror: Path, sha: str, project: Project) -> str
     removed.mkdir()
     # What lies there decides and not what git lists: a name that cannot be decoded would stay.
     for path in list(root.iterdir()):
-        if path.name not in kept and path.name != ".git":
+        if path.name not in kept:
             path.rename(removed / path.name)
     git.remove_folder(removed)
     return hashlib.sha256("\0".join(entries[name] for name in sorted(kept)).encode(errors="replace")).hexdigest()
@@ -114,18 +115,13 @@ def _source_tree(mirror: Path, sha: str, path: Path, measured: MeasuredCode) -> 
     for name, line in kept.items():
         if line.startswith(_SUBMODULE):
             raise IncompleteCommitError(f"{name} is a submodule, which is not checked out; leave it out of `sources`")
-    git.remove_worktree(mirror, path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    git.git("worktree", "add", "--no-checkout", "--quiet", "--detach", "--force", str(path), sha, cwd=mirror)
-    try:
-        git.git("read-tree", sha, cwd=path)
-        git.git("checkout-index", "-z", "--stdin", cwd=path, text="\0".join([*kept, ""]), timeout=600)
+    with git.empty_worktree(path):
+        git.in_worktree(mirror, path, "read-tree", sha)
+        git.in_worktree(mirror, path, "checkout-index", "-z", "--stdin", text="\0".join([*kept, ""]))
         for name in kept:
             if _is_pointer(path / name):
                 raise IncompleteCommitError(f"git LFS keeps {name} elsewhere; leave it out of `sources`")
         yield hashlib.sha256("\0".join(sorted(kept.values())).encode(errors="replace")).hexdigest()
-    finally:
-        git.remove_worktree(mirror, path)
 
 
 def _is_pointer(path: Path) -> bool:

@@ -233,7 +233,7 @@ def test_only_declared_sources_lie_in_the_worktree(tools: Tools, measured: Repos
     (checkout,) = tools.checkouts(measured.url, [sha], Diary(), version)
     root = checkout.root.with_name(f"{checkout.root.name}-measured")
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
-    assert files - {".git"} == {"src/lib/__init__.py"}
+    assert files == {"src/lib/__init__.py"}
 
 
 def test_the_installed_distributions_of_an_operator_are_part_of_its_environment(

@@ -207,7 +207,7 @@ def lay_out_another(scene: Scene) -> None:
     genuine = git.git
 
     def wrong(*arguments: str, **options: Any) -> str:
-        if arguments[:2] == ("worktree", "add"):
+        if arguments[0] == "read-tree":
             arguments = (*arguments[:-1], scene.base)
         return genuine(*arguments, **options)
 
@@ -219,7 +219,7 @@ def swap_commits(scene: Scene) -> None:
     genuine, other = git.git, {scene.base: scene.head, scene.head: scene.base}
 
     def swapped(*arguments: str, **options: Any) -> str:
-        if arguments[:2] == ("worktree", "add"):
+        if arguments[0] == "read-tree":
             arguments = (*arguments[:-1], other[arguments[-1]])
         return genuine(*arguments, **options)
 
