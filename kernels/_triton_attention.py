@@ -18,6 +18,8 @@ from torch import Tensor
 
 from warpwatch.peers import triton_interpreted
 
+from ._aligned import aligned
+
 COUNTS = ("queries", "keys", "heads")
 """Arguments for whose numbers nothing is compiled anew. Triton would do so for one that is 1, a multiple of 16 or
 neither, and gain nothing: a thread reads 16 bytes along a row, whose length is d."""
@@ -321,8 +323,7 @@ class Call:
 
 def _laid_out(t: Tensor, by_row: bool) -> Tensor:
     """`t` in this layout, copied unless it has it and begins at 16 bytes, for which all kernels are compiled."""
-    t = t.transpose(1, 2).contiguous().transpose(1, 2) if by_row else t.contiguous()
-    return t if t.data_ptr() % 16 == 0 else t.clone()
+    return aligned(t.transpose(1, 2).contiguous()).transpose(1, 2) if by_row else aligned(t.contiguous())
 
 
 class TritonAttention(torch.autograd.Function):

@@ -16,15 +16,12 @@ from kernels._triton_linear import product
 
 from .triton_program import Driver
 
-Calls = list[tuple[int, ...]]
 _kinds: set[tuple[str, str]] = set()
 
 
 def main() -> None:
     JITFunction._do_compile = _count
     driver.set_active(Driver(GPUTarget("cuda", 90, 32)))
-    run = JITFunction.run
-    JITFunction.run = lambda self, *args, warmup, **options: run(self, *args, warmup=True, **options)
     groups = {
         "products of odd sizes": lambda: multiply((33, 31, 130), (131, 67, 129), (77, 12, 301)),
         "and of inputs that begin anywhere": lambda: multiply((32, 64, 130), (33, 31, 130), offset=1),
