@@ -143,3 +143,14 @@ def test_commits_are_checked_out_while_others_come_and_go(source: Path, tmp_path
             assert git.resolve(git.update_mirror(str(source), tmp_path), "main") == later
         assert list(found) == [{"as it was"}] * 3
     assert list((tmp_path / "worktrees").iterdir()) == []
+
+
+def test_what_a_killed_checkout_left_hinders_no_other(source: Path, tmp_path: Path) -> None:
+    mirror = git.update_mirror(str(source), tmp_path)
+    root = tmp_path / "worktrees" / "one"
+    (root / "folder").mkdir(parents=True)
+    for name in ("one.index", "one.index.lock"):
+        (root.parent / name).write_text("half of it")
+    with git.worktree(mirror, git.resolve(mirror, "main"), root):
+        assert list(root.iterdir()) == []
+    assert list(root.parent.iterdir()) == []

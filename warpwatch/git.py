@@ -452,19 +452,26 @@ def empty_worktree(path: Path) -> Iterator[None]:
     Mirrors know nothing of it. Git's own worktrees are entered there, and a fetch or another checkout that meets an
     entry half written or half removed fails.
     """
-    remove_folder(path)
+    _remove_worktree(path)
     path.mkdir(parents=True)
     try:
         yield
     finally:
-        remove_folder(path)
-        _index_of(path).unlink(missing_ok=True)
+        _remove_worktree(path)
 
 
 def in_worktree(mirror: Path, path: Path, *arguments: str, text: str | None = None) -> str:
     """The output of a git command on a folder of files, with an index of its own beside it."""
     where = {"GIT_WORK_TREE": str(path.absolute())}
     return git(*arguments, cwd=mirror, timeout=_CHECKOUT_SECONDS, text=text, index=_index_of(path), environment=where)
+
+
+def _remove_worktree(path: Path) -> None:
+    remove_folder(path)
+    index = _index_of(path)
+    # A git that was killed leaves its lock, and with it no other can write the index.
+    for file in (index, index.with_name(f"{index.name}.lock")):
+        file.unlink(missing_ok=True)
 
 
 def _index_of(path: Path) -> Path:
