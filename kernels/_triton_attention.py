@@ -3,7 +3,7 @@
 A program owns a tile of queries (of keys for dK and dV) and loops over tiles of the other side. It applies masks on the
 causal diagonal, and elsewhere only if a tile reaches beyond an end; `even` says that none does. Scores are in powers of
 two, because exp2 is one instruction. The layout of tensors is (batch, heads, rows, dim) or, `by_row`, (batch, rows,
-heads, dim), in which a model's projections leave them; `stride` is the distance of a head's rows.
+heads, dim), in which a model's projections leave them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,6 @@ from torch import Tensor
 
 from warpwatch.peers import triton_interpreted
 
-from ._aligned import aligned
-
-COUNTS = ("queries", "keys", "heads")
-"""Arguments for whose numbers nothing is compiled anew. Triton would do so for one that is 1, a multiple of 16 or
-neither, and gain nothing: a thread reads 16 bytes along a row, whose length is d."""
-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _product(x, y, precision: tl.constexpr, widen: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -33,19 +27,12 @@ def _product(x, y, precision: tl.constexpr, widen: tl.constexpr):  # type: ignor
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _counts(queries, keys, even: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Both numbers; the compiler sees multiples of 16 where tiles are `even`."""
-    if even:
-        queries, keys = queries // 16 * 16, keys // 16 * 16
-    return queries, keys
-
-
-@triton.jit
-def _of_head(base, count, d, heads, stride):  # type: ignore[no-untyped-def]
-    """Pointer to the head of this program in a tensor with `count` rows per head, `stride` elements apart."""
+def _of_head(base, count, d, heads, by_row: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Pointer to the head of this program in a tensor with `count` rows per head."""
     number = tl.program_id(1).to(tl.int64)
-    in_batch = number % heads
-    return base + tl.where(stride == d, number * count, (number - in_batch) * count + in_batch) * d
+    if by_row:
+        return base + (number // heads * count * heads + number % heads) * d
+    return base + number * count * d
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -71,7 +58,7 @@ def _seen(i, j, keys, diagonal: tl.constexpr):  # type: ignore[no-untyped-def]
     return inside
 
 
-@triton.jit(do_not_specialize=COUNTS)  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]
 def forward_kernel(  # type: ignore[no-untyped-def]
     q,
     k,
@@ -85,6 +72,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     stride,
     scale,
     causal: tl.constexpr,
+    by_row: tl.constexpr,
     owned: tl.constexpr,
     across: tl.constexpr,
     wide: tl.constexpr,
@@ -92,12 +80,11 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     precision: tl.constexpr,
     widen: tl.constexpr,
 ):
-    queries, keys = _counts(queries, keys, even)
     head = tl.program_id(1).to(tl.int64)
     # The last causal tiles see the most keys, so they start first.
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * owned
-    k, v = _of_head(k, keys, d, heads, stride), _of_head(v, keys, d, heads, stride)
-    q_tile = _rows(_of_head(q, queries, d, heads, stride), first, queries, d, stride, owned, wide, even)
+    k, v = _of_head(k, keys, d, heads, by_row), _of_head(v, keys, d, heads, by_row)
+    q_tile = _rows(_of_head(q, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
     i = first + tl.arange(0, owned)
     highest = tl.full((owned,), float("-inf"), tl.float32)
     total = tl.zeros((owned,), tl.float32)
@@ -121,11 +108,11 @@ def forward_kernel(  # type: ignore[no-untyped-def]
             values = _rows(v, key, keys, d, stride, across, wide, even)
             sums = sums * shrink[:, None] + _product(p.to(values.dtype), values, precision, widen)
             highest = top
-    _store(_of_head(out, queries, d, heads, stride), sums / total[:, None], first, queries, d, stride, owned, wide)
+    _store(_of_head(out, queries, d, heads, by_row), sums / total[:, None], first, queries, d, stride, owned, wide)
     tl.store(log_sum + head * queries + i, highest + tl.log2(total), i < queries)
 
 
-@triton.jit(do_not_specialize=COUNTS)  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]
 def query_kernel(  # type: ignore[no-untyped-def]
     g,
     q,
@@ -142,6 +129,7 @@ def query_kernel(  # type: ignore[no-untyped-def]
     scale,
     slope,
     causal: tl.constexpr,
+    by_row: tl.constexpr,
     owned: tl.constexpr,
     across: tl.constexpr,
     wide: tl.constexpr,
@@ -149,12 +137,11 @@ def query_kernel(  # type: ignore[no-untyped-def]
     precision: tl.constexpr,
     widen: tl.constexpr,
 ):
-    queries, keys = _counts(queries, keys, even)
     head = tl.program_id(1).to(tl.int64)
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * owned
-    k, v = _of_head(k, keys, d, heads, stride), _of_head(v, keys, d, heads, stride)
-    q_tile = _rows(_of_head(q, queries, d, heads, stride), first, queries, d, stride, owned, wide, even)
-    incoming = _rows(_of_head(g, queries, d, heads, stride), first, queries, d, stride, owned, wide, even)
+    k, v = _of_head(k, keys, d, heads, by_row), _of_head(v, keys, d, heads, by_row)
+    q_tile = _rows(_of_head(q, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
+    incoming = _rows(_of_head(g, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
     i = first + tl.arange(0, owned)
     numbers = head * queries + i
     sums, deltas = tl.load(log_sum + numbers, i < queries, 0.0), tl.load(delta + numbers, i < queries, 0.0)
@@ -170,10 +157,10 @@ def query_kernel(  # type: ignore[no-untyped-def]
             values = _rows(v, key, keys, d, stride, across, wide, even)
             ds = p * (_product(incoming, tl.trans(values), precision, widen) - deltas[:, None])
             total += _product(ds.to(k_tile.dtype), k_tile, precision, widen)
-    _store(_of_head(dq, queries, d, heads, stride), total * slope, first, queries, d, stride, owned, wide)
+    _store(_of_head(dq, queries, d, heads, by_row), total * slope, first, queries, d, stride, owned, wide)
 
 
-@triton.jit(do_not_specialize=COUNTS)  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]
 def key_kernel(  # type: ignore[no-untyped-def]
     g,
     q,
@@ -191,6 +178,7 @@ def key_kernel(  # type: ignore[no-untyped-def]
     scale,
     slope,
     causal: tl.constexpr,
+    by_row: tl.constexpr,
     owned: tl.constexpr,
     across: tl.constexpr,
     wide: tl.constexpr,
@@ -198,11 +186,10 @@ def key_kernel(  # type: ignore[no-untyped-def]
     precision: tl.constexpr,
     widen: tl.constexpr,
 ):
-    queries, keys = _counts(queries, keys, even)
     head, first = tl.program_id(1).to(tl.int64), tl.program_id(0) * owned
-    k_tile = _rows(_of_head(k, keys, d, heads, stride), first, keys, d, stride, owned, wide, even)
-    values = _rows(_of_head(v, keys, d, heads, stride), first, keys, d, stride, owned, wide, even)
-    q, g = _of_head(q, queries, d, heads, stride), _of_head(g, queries, d, heads, stride)
+    k_tile = _rows(_of_head(k, keys, d, heads, by_row), first, keys, d, stride, owned, wide, even)
+    values = _rows(_of_head(v, keys, d, heads, by_row), first, keys, d, stride, owned, wide, even)
+    q, g = _of_head(q, queries, d, heads, by_row), _of_head(g, queries, d, heads, by_row)
     log_sum, delta = log_sum + head * queries, delta + head * queries
     j = first + tl.arange(0, owned)
     k_total = tl.zeros((owned, wide), tl.float32)
@@ -228,11 +215,11 @@ def key_kernel(  # type: ignore[no-untyped-def]
             v_total += _product(p.to(incoming.dtype), incoming, precision, widen)
             ds = p * (_product(values, tl.trans(incoming), precision, widen) - deltas[None, :])
             k_total += _product(ds.to(q_tile.dtype), q_tile, precision, widen)
-    _store(_of_head(dk, keys, d, heads, stride), k_total * slope, first, keys, d, stride, owned, wide)
-    _store(_of_head(dv, keys, d, heads, stride), v_total, first, keys, d, stride, owned, wide)
+    _store(_of_head(dk, keys, d, heads, by_row), k_total * slope, first, keys, d, stride, owned, wide)
+    _store(_of_head(dv, keys, d, heads, by_row), v_total, first, keys, d, stride, owned, wide)
 
 
-@triton.jit(do_not_specialize=COUNTS)  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]
 def delta_kernel(  # type: ignore[no-untyped-def]
     g,
     out,
@@ -241,14 +228,15 @@ def delta_kernel(  # type: ignore[no-untyped-def]
     heads,
     d,
     stride,
+    by_row: tl.constexpr,
     owned: tl.constexpr,
     wide: tl.constexpr,
     even: tl.constexpr,
 ):
     """delta = the sum of g * out in each row, a term of the gradient of every score of the row."""
     first = tl.program_id(0) * owned
-    incoming = _rows(_of_head(g, queries, d, heads, stride), first, queries, d, stride, owned, wide, even)
-    out_tile = _rows(_of_head(out, queries, d, heads, stride), first, queries, d, stride, owned, wide, even)
+    incoming = _rows(_of_head(g, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
+    out_tile = _rows(_of_head(out, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
     i = first + tl.arange(0, owned)
     total = tl.sum(incoming.to(tl.float32) * out_tile.to(tl.float32), 1)
     tl.store(delta + tl.program_id(1).to(tl.int64) * queries + i, total, i < queries)
@@ -307,7 +295,7 @@ class Call:
         """The options of a kernel without products."""
         wide, largest = max(16, triton.next_power_of_2(self.shape.d)), max(tiles.owned, tiles.across)
         even = self.shape.queries % largest == 0 and self.shape.keys % largest == 0 and self.shape.d == wide
-        return {"owned": tiles.owned, "wide": wide, "even": even, "num_warps": tiles.warps}
+        return {"by_row": self.by_row, "owned": tiles.owned, "wide": wide, "even": even, "num_warps": tiles.warps}
 
     def options(self, tiles: Tiles) -> dict[str, Any]:
         return {
@@ -322,8 +310,7 @@ class Call:
 
 
 def _laid_out(t: Tensor, by_row: bool) -> Tensor:
-    """`t` in this layout, copied unless it has it and begins at 16 bytes, for which all kernels are compiled."""
-    return aligned(t.transpose(1, 2).contiguous()).transpose(1, 2) if by_row else aligned(t.contiguous())
+    return t.transpose(1, 2).contiguous().transpose(1, 2) if by_row else t.contiguous()
 
 
 class TritonAttention(torch.autograd.Function):

@@ -1,8 +1,9 @@
-"""A product of matrices in Triton, and x · Wᵀ + b with its gradients on top of it; shared by several operators."""
+"""A product of matrices with any strides in Triton, and x · Wᵀ + b with its gradients on top of it; shared by several
+operators."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,21 +16,6 @@ except ImportError:
 else:
 
     @triton.jit  # type: ignore[untyped-decorator]
-    def load_tile(  # type: ignore[no-untyped-def]
-        base, row, column, rows, columns, step, by_columns: tl.constexpr, aligned: tl.constexpr
-    ):
-        """A tile of a matrix that lies row by row or column by column, zero beyond its ends; see `_Laid`."""
-        at = base + (row + column * step if by_columns else row * step + column)
-        if aligned:
-            at = tl.multiple_of(at, (16, 1) if by_columns else (1, 16))
-        return tl.load(at, (row < rows) & (column < columns), 0.0)
-
-    # Triton compiles a kernel anew for each combination of numbers that are 1, multiples of 16 or neither, and of
-    # addresses that are multiples of 16 bytes or not. What makes it faster is said by options instead, which takes half
-    # as many kernels.
-    @triton.jit(  # type: ignore[untyped-decorator]
-        do_not_specialize=["n", "k", "a_step", "b_step"], do_not_specialize_on_alignment=["a", "b", "bias"]
-    )
     def product_kernel(  # type: ignore[no-untyped-def]
         a,
         b,
@@ -38,56 +24,32 @@ else:
         m,
         n,
         k,
-        a_step,
-        b_step,
-        a_by_columns: tl.constexpr,
-        b_by_columns: tl.constexpr,
-        a_aligned: tl.constexpr,
-        b_aligned: tl.constexpr,
-        n_even: tl.constexpr,
-        k_even: tl.constexpr,
+        a_m,
+        a_k,
+        b_k,
+        b_n,
+        c_m,
+        bias_m,
         exact: tl.constexpr,
-        bias_dims: tl.constexpr,
+        has_bias: tl.constexpr,
         block_m: tl.constexpr,
         block_n: tl.constexpr,
         block_k: tl.constexpr,
     ):
-        """c[i, j] = sum over l of a[i, l] * b[l, j], plus bias[j] or bias[i, j] by its dimensions, in a tile of c."""
-        # The compiler sees multiples of 16.
-        n = n // 16 * 16 if n_even else n
-        k = k // 16 * 16 if k_even else k
-        row = (tl.program_id(1) * block_m + tl.arange(0, block_m)).to(tl.int64)[:, None]
-        column = (tl.program_id(0) * block_n + tl.arange(0, block_n)).to(tl.int64)[None, :]
+        """c[i, j] = sum over l of a[i, l] * b[l, j] + bias[i, j] for one tile of c; bias_m is 0 for one row of bias."""
+        rows = tl.program_id(1) * block_m + tl.arange(0, block_m)
+        columns = tl.program_id(0) * block_n + tl.arange(0, block_n)
+        row_at, column_at = rows.to(tl.int64)[:, None], columns.to(tl.int64)[None, :]
         total = tl.zeros((block_m, block_n), dtype=tl.float32)
         for start in range(0, k, block_k):
             depth = (start + tl.arange(0, block_k)).to(tl.int64)
-            left = load_tile(a, row, depth[None, :], m, k, a_step, a_by_columns, a_aligned)
-            right = load_tile(b, depth[:, None], column, k, n, b_step, b_by_columns, b_aligned)
+            left = tl.load(a + row_at * a_m + depth[None, :] * a_k, (row_at < m) & (depth[None, :] < k), 0.0)
+            right = tl.load(b + depth[:, None] * b_k + column_at * b_n, (depth[:, None] < k) & (column_at < n), 0.0)
             total = tl.dot(left, right, total, input_precision="ieee" if exact else "tf32")
-        inside = (row < m) & (column < n)
-        if bias_dims == 1:
-            total += tl.load(bias + column, column < n, 0.0).to(tl.float32)
-        elif bias_dims == 2:
-            total += tl.load(bias + row * n + column, inside, 0.0).to(tl.float32)
-        tl.store(c + row * n + column, total.to(c.dtype.element_ty), inside)
-
-
-class _Laid(NamedTuple):
-    """A matrix as the kernel reads it: by columns if those lie in whole memory, else by rows, `step` elements from one
-    to the next. aligned: whether each of these begins at 16 bytes, of which a thread then reads as many at once."""
-
-    matrix: Tensor
-    step: int
-    by_columns: bool
-    aligned: bool
-
-
-def _laid(matrix: Tensor) -> _Laid:
-    if 1 not in matrix.stride():
-        matrix = matrix.contiguous()
-    by_columns = matrix.stride(1) != 1
-    step = matrix.stride(1 if by_columns else 0)
-    return _Laid(matrix, step, by_columns, step % 16 == matrix.data_ptr() % 16 == 0)
+        if has_bias:
+            inside = (row_at < m) & (column_at < n)
+            total += tl.load(bias + row_at * bias_m + column_at, inside, 0.0).to(tl.float32)
+        tl.store(c + row_at * c_m + column_at, total.to(c.dtype.element_ty), (row_at < m) & (column_at < n))
 
 
 class TritonLinear(torch.autograd.Function):
@@ -112,26 +74,25 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     c = a.new_empty((m, n))
     if c.numel() == 0:
         return c
-    left, right = _laid(a), _laid(b)
+    exact = torch.get_float32_matmul_precision() == "highest"
     block_m = 16 if m <= 16 else 64
-    product_kernel[triton.cdiv(n, 64), triton.cdiv(m, block_m)](
-        left.matrix,
-        right.matrix,
-        None if bias is None else bias.contiguous(),
+    grid = (triton.cdiv(n, 64), triton.cdiv(m, block_m))
+    added = None if bias is None else bias.contiguous()
+    bias_m = n if added is not None and added.dim() == 2 else 0
+    product_kernel[grid](
+        a,
+        b,
+        added,
         c,
         m,
         n,
         k,
-        left.step,
-        right.step,
-        a_by_columns=left.by_columns,
-        b_by_columns=right.by_columns,
-        a_aligned=left.aligned,
-        b_aligned=right.aligned,
-        n_even=n % 16 == 0,
-        k_even=k % 16 == 0,
-        exact=torch.get_float32_matmul_precision() == "highest",
-        bias_dims=0 if bias is None else bias.dim(),
+        *a.stride(),
+        *b.stride(),
+        c.stride(0),
+        bias_m,
+        exact=exact,
+        has_bias=added is not None,
         block_m=block_m,
         block_n=64,
         block_k=64,

@@ -64,17 +64,3 @@ def test_triton_compiles_for_every_architecture(compiled: Outcomes, operator: st
     assert [outcome["error"] for outcome in results if "error" in outcome] == []
     assert {outcome["arch"] for outcome in results} == {80, 90, 100}
     assert all(outcome["kernels"] and all(outcome["kernels"].values()) for outcome in results)
-
-
-def test_kernels_are_not_compiled_anew_for_other_sizes_and_layouts() -> None:
-    """Two numbers that are both odd, or both multiples of 16, share a kernel, as layouts of attention do. It has one
-    forward and three backward."""
-    command = [sys.executable, "-m", "tests.kernels.triton_kinds"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == {
-        "products of odd sizes": 1,
-        "and of inputs that begin anywhere": 1,
-        "products of even sizes": 1,
-        "attention": 4,
-        "attention of projections": 0,
-    }

@@ -98,11 +98,11 @@ def _instead_of_launching(arch: int) -> dict[str, bytes]:
         return kernel
 
     JITFunction.run = compile_it
-    driver.set_active(Driver(GPUTarget("cuda", arch, 32)))
+    driver.set_active(_Driver(GPUTarget("cuda", arch, 32)))
     return compiled
 
 
-class Driver:
+class _Driver:
     """What Triton asks of a driver before it compiles."""
 
     def __init__(self, target: Any) -> None:
