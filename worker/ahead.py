@@ -25,9 +25,9 @@ from warpwatch.git import GitError
 from warpwatch.project import Project, ProjectError
 from warpwatch.sources import parse_python
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name, spare_cores, step_back
-from warpwatch.worker.host import Host
 from warpwatch.worker.mirrors import read_project, trusted_mirror
 from warpwatch.worker.reporter import CannotRunError, Reporter, SilentReporter, Stopped
+from warpwatch.worker.tools import Tools
 
 JOBS = 16
 """Jobs at the head of the queue that are looked at."""
@@ -43,10 +43,14 @@ Target = tuple[str, str, str]
 
 
 class BuildAhead:
-    """Threads that build ahead, woken by every job that begins. Close it before the worker ends."""
+    """Threads that build ahead, woken by every job that begins. Close it before the worker ends.
 
-    def __init__(self, host: Host, read_queue: Callable[[], Sequence[JobRequest]]) -> None:
-        self._host = host
+    They tell the worker's tools which job comes next.
+    """
+
+    def __init__(self, tools: Tools, read_queue: Callable[[], Sequence[JobRequest]]) -> None:
+        self._tools = tools
+        self._host = host = tools.host
         self._read_queue = read_queue
         builds = max(1, min(_MOST_BUILDS, len(spare_cores()) // _CORES_PER_BUILD)) if host.kind == "cuda" else 1
         self._changed = threading.Condition()
@@ -89,6 +93,7 @@ class BuildAhead:
         """Builds for the jobs that have come to the head of the queue."""
         try:
             waiting = self._read_queue()
+            self._tools.upcoming = next(iter(waiting), None)
             targets = [target for request in waiting for target in _targets(request)]
             with self._changed:
                 if len(self._seen) > _REMEMBERED:

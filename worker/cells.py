@@ -12,7 +12,7 @@ from warpwatch.contract.words import Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.compared_side import ComparedSide
 from warpwatch.worker.comparison import TURNS, planned_rounds, typical
-from warpwatch.worker.crowd import drop_at_once, load_at_once
+from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter
@@ -42,6 +42,7 @@ def compare_cells(request: JobRequest, tools: Tools, reporter: Reporter, traces:
     toolchains = [find_toolchain(tools.host.home, name) for name in request.spec.toolchains for _ in range(2)]
     shas = [request.base_sha, request.sha] * 2
     checkouts = tools.checkouts(request.url, shas, bounded, request.definitions, toolchains)
+    drop_idle_at_once(checkouts)
     for checkout in checkouts:
         checkout.start_spares(1, bounded)
     peaks = tools.peaks(checkouts[0], bounded)

@@ -7,7 +7,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -135,9 +135,10 @@ class Checkout:
         self._child.collect(name, target, limit)
 
     def sanitize(self, sanitizer: Sanitizer | None) -> None:
-        """From now on the child runs under this sanitizer, or plainly; one that runs otherwise is dropped."""
+        """From now on children run under this sanitizer, or plainly; those that run otherwise are dropped."""
         if sanitizer != self._sanitizer:
-            self.drop_child()
+            self.retire_child()
+            close_at_once([*self.take_retired(), *self.take_spares()])
             self._sanitizer = sanitizer
 
     def end_child(self, seconds: float) -> str | None:
@@ -232,6 +233,23 @@ class Checkout:
             while len(self._spares) < count:
                 self._spares.append(self.host.launch_child(self._spec(), reporter))
 
+    def await_spares(self, reporter: Reporter) -> None:
+        """Returns once the spare children have opened the device, which disturbs what is timed on it."""
+        with self.host.stopwatch.measure(Activity.START):
+            for spare in [*self._spares]:
+                spare.serve(reporter, None)
+                try:
+                    spare.wait_ready()
+                except CannotRunError as error:
+                    reporter.log(f"a spare child is of no use: {error}")
+                    self.discard(spare)
+
+    def give_spare(self, lane: Checkout) -> None:
+        """Gives a spare child, if there is one, to a lane that has none."""
+        with suppress(IndexError):
+            if not lane.running:
+                lane._spares.append(self._spares.popleft())
+
     def lane(self, turns: LaneTurns | None = None, child: Child | None = None) -> Checkout:
         """The same worktree with a child, this one or another, and a stopwatch of its own, for another thread, which
         must close it."""
@@ -308,9 +326,18 @@ class Checkout:
             self.drop_child()
         if self._child is None:
             with self.host.stopwatch.measure(Activity.START):
-                child = self._spares.popleft() if self._spares else self.host.launch_child(self._spec(), reporter)
+                child = self._living_spare() or self.host.launch_child(self._spec(), reporter)
+                child.serve(reporter, self.host.turns)
                 self._child = greeted(child)
         return self._child
+
+    def _living_spare(self) -> Child | None:
+        while self._spares:
+            spare = self._spares.popleft()
+            if spare.alive:
+                return spare
+            spare.close()
+        return None
 
     @property
     def _sanitized(self) -> bool:

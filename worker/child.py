@@ -213,6 +213,11 @@ class Child:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def serve(self, reporter: Reporter, turns: LaneTurns | None) -> None:
+        """From now on the child, which serves no request, reports there and is one of that lane."""
+        self._reporter = reporter
+        self._turns = turns
+
     def wait_ready(self) -> None:
         """Returns once the child has greeted; CannotRunError when it says that it cannot work."""
         try:

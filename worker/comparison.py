@@ -68,6 +68,8 @@ def compare(
     checkouts, host = (base_checkout, head_checkout), head_checkout.host
     # The first children answer questions. To open a GPU would disturb the look at it, so others then start later.
     count = certain_rounds(request.spec, 0, host.kind) if counts_as_fit(host.device, host.last_canary) else 0
+    # Those that were started for another job are older than what they would be compared with.
+    drop_idle_at_once(checkouts)
     for checkout in checkouts:
         checkout.start_spares(count if checkout.running else count + 1, reporter)
     if request.spec.toolchains is None:

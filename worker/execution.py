@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -25,7 +26,7 @@ from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
-from warpwatch.worker.lanes import TIMED, Measure, lanes_of, measure_in_lanes
+from warpwatch.worker.lanes import MOST, TIMED, Measure, lanes_of, measure_in_lanes, spares_of
 from warpwatch.worker.measurer import (
     Measurer,
     Strikes,
@@ -192,6 +193,8 @@ class _Job:
     def run(self) -> Outcome:
         request, reporter, host = self._request, self._reporter, self._checkout.host
         self._checkout.sanitize(None)
+        if request.kind in TIMED:
+            self._checkout.await_spares(reporter)
         environment = self._checkout.environment_of(request.operator, reporter)
         if request.kind is JobKind.BENCH:
             self._tools.measure_peaks_at_rest(reporter)
@@ -252,6 +255,7 @@ class _Job:
             build = plan.build.result() if is_built else None
             stopped.outcome = replace(outcome, build=build, findings=[*partial.values()]) if partial else None
             raise
+        self._start_next_children(self._reporter)
         return replace(outcome, build=plan.build.result(), findings=findings)
 
     def _keep(self, environment_key: str, plan: _Plan) -> dict[tuple[str, str], Finding]:
@@ -288,8 +292,9 @@ class _Job:
         if kind in TIMED:
             # The child that has read the catalogue takes no turns.
             self._checkout.drop_child()
-        # Variants without native code come first, because the others wait for the build.
-        names = sorted(variants, key=lambda name: variants[name].native)
+        # Variants with native code come last, because they wait for the build. In a check those before them are taken
+        # from the end: files go from what is simple to what is compiled, and the longest should not begin last.
+        names = sorted(variants if kind in TIMED else reversed(variants), key=lambda name: variants[name].native)
         cells = [(variant, case) for case in cases for variant in names]
 
         def build(checkout: Checkout, reporter: Reporter) -> None:
@@ -298,10 +303,21 @@ class _Job:
             with ThreadPoolExecutor(1, initializer=initializer) as builder:
                 builder.submit(_build, plan, entry, checkout, reporter).result()
 
-        findings = measure_in_lanes(self._checkout, kind, cells, open_lane, self._reporter, lanes, build)
+        # To open a GPU disturbs what is timed on it.
+        at_tail = None if kind in TIMED else self._start_next_children
+        findings = measure_in_lanes(self._checkout, kind, cells, open_lane, self._reporter, lanes, build, at_tail)
         self._reporter.progress(plan.total, plan.total, "")
         places = {(variant, case): place for place, (case, variant) in enumerate(product(cases, variants))}
         return sorted(findings, key=lambda finding: places[finding.variant, finding.case])
+
+    def _start_next_children(self, reporter: Reporter) -> None:
+        """Starts children that the next job begins with, if it measures this commit. It starts those that fail."""
+        mine, after = self._request, self._tools.upcoming
+        if after is None or after.kind not in MOST:
+            return
+        if (mine.url, mine.sha, mine.definitions) == (after.url, after.sha, after.definitions):
+            with suppress(CannotRunError, OSError):
+                self._checkout.start_spares(spares_of(self._checkout.host), reporter)
 
     def _measurer(self, checkout: Checkout, reporter: Reporter, limits: TimeLimits, strikes: Strikes) -> Measurer:
         return Measurer(checkout, self._request, reporter, self._traces, limits, strikes)

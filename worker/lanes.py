@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial, reduce
 
 from warpwatch.contract.activities import RunTimes
@@ -59,6 +59,14 @@ def lanes_of(host: Host, kind: str, cells: int) -> int:
     return max(1, min(MOST.get(kind, 1), useful, (os.cpu_count() or 1) // _CORES_PER_CHILD))
 
 
+def spares_of(host: Host) -> int:
+    """How many children are started for the job after the one that ends, as many as it may need at its start.
+
+    On a GPU each takes a second, most of it for the driver; on a CPU a fifth of that, in which it uses a core.
+    """
+    return MOST[JobKind.BENCH] if host.kind == "cuda" else 0
+
+
 def measure_in_lanes(
     checkout: Checkout,
     kind: str,
@@ -67,11 +75,13 @@ def measure_in_lanes(
     reporter: Reporter,
     lanes: int,
     beside: Callable[[Checkout, Reporter], None] | None = None,
+    at_tail: Callable[[Reporter], None] | None = None,
 ) -> list[Finding]:
     """The findings of all cells, in their order. Each lane has a child of its own.
 
     kind: of job: check, bench or profile. The child of the checkout goes on as that of the first lane. beside: what
-    else is done at the same time, such as building what some of the cells wait for.
+    else is done at the same time, such as building what some of the cells wait for. at_tail: called once the first
+    lane has nothing left to do.
 
     A cell that ran out of memory is measured again alone, since the others may have held the memory.
     Raises Stopped with no outcome when the reporter asks to stop.
@@ -86,6 +96,7 @@ def measure_in_lanes(
     def measure_cells(lane: Checkout, reporter: Reporter, number: int) -> None:
         if turns is None and number and not waiting.remain(number * _JOINS_EVERY):
             return
+        checkout.give_spare(lane)
         measure = open_lane(lane, reporter)
         while (cell := waiting.take()) is not None:
             findings[cell] = measure(cell)
@@ -112,12 +123,14 @@ def measure_in_lanes(
     ]
     with ThreadPoolExecutor(len(works) + 1) as pool:
         ended = [pool.submit(run, work, None if number else first) for number, work in enumerate(works)]
-        if beside is not None:
-            ended.append(pool.submit(run, beside))
+        others = [pool.submit(run, beside)] if beside is not None else []
+        done, _ = wait(ended, return_when=FIRST_COMPLETED)
+        if at_tail is not None and all(future.exception() is None for future in done):
+            at_tail(shared)
     # What the lanes did beside each other counts once.
     checkout.host.stopwatch.add(reduce(RunTimes.plus, times, RunTimes()).at_once(time.perf_counter() - begin))
     # An error of a lane counts more than the stop of the others that it caused.
-    errors = [error for future in ended if (error := future.exception()) is not None]
+    errors = [error for future in [*ended, *others] if (error := future.exception()) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, Stopped)):
         raise error
     measure = open_lane(checkout, reporter)

@@ -150,7 +150,7 @@ class _Worker:
         self.coordinator: Coordinator = connect(described, stop_requested)
         self.guard = LeaseGuard(self.coordinator)
         self.guard.start()
-        self._ahead = BuildAhead(host, lambda: self.coordinator.list_waiting(JOBS))
+        self._ahead = BuildAhead(self._tools, lambda: self.coordinator.list_waiting(JOBS))
         self._stop_requested = stop_requested
         self._stopwatch = host.stopwatch
         self._failures = 0

@@ -190,6 +190,8 @@ class TemplateChild:
 
     def release(self) -> None:
         """Lets the template forget the child, which kills it where it still runs, or was not forked yet."""
+        if self._returncode is None:
+            self._returncode = -signal.SIGKILL
         self._status.close()
         self.stdin.close()
 

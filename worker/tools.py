@@ -8,7 +8,7 @@ from dataclasses import replace
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import CeilingsReply
-from warpwatch.contract.spec import DefinitionsVersion
+from warpwatch.contract.spec import DefinitionsVersion, JobRequest
 from warpwatch.contract.words import Reason, Status
 from warpwatch.worker import sandbox
 from warpwatch.worker.caches import remove_unused
@@ -30,11 +30,13 @@ CheckoutKey = tuple[str, str, int, DefinitionsVersion | None, Toolchain | None]
 
 class Tools:
     """What a worker keeps between jobs: the checkouts it used last, with their running children, and the device's
-    identity. lasting: commits whose checkouts stay, whatever others are asked for."""
+    identity. lasting: commits whose checkouts stay, whatever others are asked for. upcoming: the job that is likely to
+    come next."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.lasting: frozenset[str] = frozenset()
+        self.upcoming: JobRequest | None = None
         self._identity: tuple[Environment, dict[str, float] | None] | None = None
         self._warm: dict[CheckoutKey, Checkout] = {}
         clear_worktrees(host.home)

@@ -43,7 +43,7 @@ def queue() -> list[JobRequest]:
 
 @pytest.fixture
 def building(host: Host, queue: list[JobRequest]) -> Iterator[BuildAhead]:
-    building = BuildAhead(host, lambda: queue)
+    building = BuildAhead(Tools(host), lambda: queue)
     yield building
     building.close()
 
@@ -69,6 +69,7 @@ def test_the_library_of_a_waiting_job_is_there_before_its_turn(
     queue.append(request_of("second", JobKind.BENCH))
     with building.beside(request_of("first", JobKind.CHECK), Diary()):
         wait_until(lambda: stored(host) == 1)
+    assert building._tools.upcoming == queue[0]
     assert is_cached(host, queue[0], "second")
     assert not is_cached(host, queue[0], "first"), "a job that runs builds what it needs itself"
 
@@ -181,7 +182,7 @@ def test_closing_ends_a_build(
     """The compiler would read its own output for ever."""
     endless = '#include "endless/endless.cpp"\n' * 2
     sha = repository.commit("endless", {"csrc/endless/endless.cpp": endless, "kernels/endless.py": ""})
-    building = BuildAhead(host, lambda: queue)
+    building = BuildAhead(Tools(host), lambda: queue)
     queue.append(JobRequest(JobKind.CHECK, repository.url, sha, "endless"))
     with building.beside(JobRequest(JobKind.CHECK, repository.url, sha, "other"), Diary()):
         wait_until(lambda: processes_with("--build"))

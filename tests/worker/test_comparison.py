@@ -23,6 +23,7 @@ from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.worker import comparison
 from warpwatch.worker.checkout import Checkout
+from warpwatch.worker.child import Child
 from warpwatch.worker.comparison import _Rounds, certain_rounds, compare, plan_slices, turns_of
 from warpwatch.worker.execution import _list_pairs
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
@@ -207,12 +208,20 @@ def test_of_every_variant_the_largest_changes_get_traces() -> None:
 
 def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:
     keys = iter(("one interpreter", "another interpreter"))
+    taken: list[str] = []
+
+    def spares() -> list[Child]:
+        taken.append("old children")
+        return []
+
     checkouts = [
         SimpleNamespace(
             environment=lambda reporter, key=key: SimpleNamespace(key=key),
             running=True,
             host=SimpleNamespace(kind="cpu", device="cpu", last_canary=None),
-            start_spares=lambda *_: None,
+            start_spares=lambda *_: taken.append("new children"),
+            take_spares=spares,
+            take_retired=list,
         )
         for key in keys
     ]
@@ -221,6 +230,7 @@ def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:
     with pytest.raises(CannotRunError) as caught:
         compare(REQUEST, base, head, tools, BoundedReporter(Diary()), tmp_path)
     assert (caught.value.reason, caught.value.retry) == (Reason.INTERPRETER_MISMATCH, False)
+    assert taken == ["old children"] * 2 + ["new children"] * 2, "those of one side are as old as those of the other"
 
 
 def test_a_comparison_without_pairs_takes_all_that_the_head_has() -> None:

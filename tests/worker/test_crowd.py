@@ -18,6 +18,7 @@ from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once, rehearse_at_once
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import Stopped
+from warpwatch.worker.sanitizers import Sanitizer
 from warpwatch.worker.tools import Tools
 
 CASE = "n=100,f32,fwd"
@@ -72,6 +73,18 @@ def test_retired_children_live_until_all_idle_ones_end(
     assert [child.alive for child in children] == [False, False, True]
     drop_at_once([checkout])
     assert not any(child.alive for child in children)
+
+
+def test_no_child_that_began_without_a_sanitizer_serves_one(
+    repository: Repository, good: str, tools: Tools, diary: Diary
+) -> None:
+    (checkout,) = tools.checkouts(str(repository.path), [good], diary)
+    checkout.start_spares(1, diary)
+    (spare,) = checkout._spares
+    checkout.await_spares(diary)
+    checkout.sanitize(Sanitizer("memcheck"))
+    assert not spare.alive
+    assert not checkout._spares
 
 
 def test_children_that_cannot_rehearse_measure_all_the_same(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -177,6 +179,7 @@ def test_checks_in_several_children_say_what_checks_in_one_do(
         (found.variant, found.case, found.status) for found in alone.findings
     ]
     assert len({found.variant for found in beside.findings}) == len(names)
+    assert next(text for _, _, text in diary.steps).startswith("last "), "what is most elaborate begins first"
 
 
 def test_what_needs_no_library_is_checked_while_it_is_built(
@@ -230,6 +233,51 @@ def test_a_check_goes_on_with_the_child_that_read_the_catalogue(
     outcome = run(order(repository, good, variants=["ok", "last"], cases=CASES[:1]), tools, tmp_path)
     assert statuses(outcome) == {"ok": ["ok"], "last": ["ok"]}
     assert not first.alive, "it ends with its lane"
+
+
+def test_the_next_job_begins_with_children_that_were_started_before(
+    repository: Repository, good: str, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "lanes_of", lambda host, kind, cells: 2)
+    monkeypatch.setattr(execution, "spares_of", lambda host: 2)
+    wanted = {"variants": ["ok", "last"], "cases": CASES[:1]}
+    check, profile = (order(repository, good, kind, **wanted) for kind in ("check", "profile"))
+    (checkout,) = tools.checkouts(repository.url, [good], Diary())
+    for after in (None, replace(profile, sha="0" * 40), replace(profile, kind=JobKind.COMPARE)):
+        tools.upcoming = after
+        run(check, tools, tmp_path)
+        assert not checkout._spares, "nobody asks for them"
+    tools.upcoming = profile
+    run(check, tools, tmp_path)
+    spares = [*checkout._spares]
+    assert len(spares) == 2
+    tools.upcoming = None
+    monkeypatch.setattr(Host, "launch_child", lambda *_: pytest.fail("there are enough"))
+    assert statuses(run(profile, tools, tmp_path)) == {"ok": ["ok"], "last": ["ok"]}
+    assert not any(spare.alive for spare in spares), "they end with their lanes"
+
+
+def test_children_that_were_started_before_greet_before_anything_is_timed(
+    repository: Repository, good: str, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkout,) = tools.checkouts(repository.url, [good], Diary())
+    checkout.drop_child()
+    checkout.start_spares(3, Diary())
+    first, useless, last = checkout._spares
+
+    def refuse() -> None:
+        raise CannotRunError("the harness did not start")
+
+    monkeypatch.setattr(useless, "wait_ready", refuse)
+    diary = Diary()
+    checkout.await_spares(diary)
+    assert [*checkout._spares] == [first, last]
+    assert any("a spare child is of no use" in line for line in diary.lines)
+    os.kill(first.pid or 0, signal.SIGKILL)
+    wait_until(lambda: not first.alive)
+    measured = order(repository, good, "bench", variants=["ok"], cases=CASES[:1], budget_ns=50_000_000)
+    assert statuses(run(measured, tools, tmp_path)) == {"ok": ["ok"]}, "one that died between two jobs harms neither"
+    assert checkout._child is last
 
 
 def test_an_error_in_one_lane_ends_the_others(repository: Repository, good: str, tools: Tools) -> None:

@@ -216,7 +216,7 @@ def _measure(
     # What an operator had at the last commit that could be measured; without it, what the command line names.
     known: dict[str, KnownNames] = {}
     number = 0
-    ahead = BuildAhead(tools.host, lambda: jobs[number + 1 : number + 1 + JOBS])
+    ahead = BuildAhead(tools, lambda: jobs[number + 1 : number + 1 + JOBS])
     for number, job in enumerate(jobs):
         progress.job(number, len(jobs), f"{job.sha[:9]} {job.operator} {job.kind}")
         if job.kind == JobKind.PROFILE and bundle.traces >= request.traces:
