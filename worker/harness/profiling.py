@@ -55,8 +55,8 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path, guard:
         call_first(problem, request.seed, guard)
     plain, kind = output.with_name(output.name + ".plain"), problem.device.type
     try:
-        # A trace shows the host's time as well.
-        with problem.turns.use(LaneUse.QUIET), problem.modes():
+        # A trace shows the host's time as well, in which no other child captures and no garbage is collected.
+        with problem.turns.use(LaneUse.QUIET), problem.modes(), no_collection():
             rotation = Rotation(problem, request.seed, 2)
             # Compilation and lazy initialisation would hide the calls themselves.
             with STOPWATCH.measure(Activity.WARM_UP):
@@ -64,17 +64,20 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path, guard:
                     call()
                 problem.synchronize()
             host_times = time_host(problem, rotation) if kind == "cuda" else None
-            extras = _record(problem, rotation, plain, plan)
-            if "table" in extras:
-                extras["autograd_table"] = _autograd_table(problem, rotation, plan.active)
-        size = plain.stat().st_size
+            profiler, cycles = _record(problem, rotation, plain, plan)
+            size = plain.stat().st_size
+            older = _record_by_autograd(problem, rotation)
         # Collections would look at every event of a trace again and again, and find nothing to free.
         with STOPWATCH.measure(Activity.RECORD), no_collection():
             with plain.open("rb") as source, gzip.open(output, "wb", compresslevel=6) as target:
                 shutil.copyfileobj(source, target, _CHUNK)
             recording = read_recording(plain)
             plan_as_json = {name: getattr(plan, name) for name in (*PLAN_LIMITS, "counters")}
-            summary = summarize(recording, kind) | extras | {"plan": plan_as_json}
+            summary = summarize(recording, kind) | {"plan": plan_as_json}
+            if cycles:
+                summary["cycles"] = cycles
+            if size <= _TABLE_LIMIT:
+                summary |= {"table": _table(profiler, kind), "autograd_table": _table(older, kind)}
             if host_times is not None:
                 summary["host_timer"] = host_times
                 if "launch" in summary:
@@ -130,9 +133,9 @@ def time_host(problem: CaseProblem, rotation: Rotation) -> dict[str, Any]:
     return {"issue_ns": float(median(issue_ns)), "call_ns": float(median(call_ns)), "count": len(issue_ns)}
 
 
-def _record(problem: CaseProblem, rotation: Rotation, plain: Path, plan: ProfilePlan) -> dict[str, Any]:
-    """Writes the trace of all repetitions to `plain`; returns torch's table of the last, and of several repetitions the
-    nanoseconds per call of each."""
+def _record(problem: CaseProblem, rotation: Rotation, plain: Path, plan: ProfilePlan) -> tuple[Profiler, list[float]]:
+    """Writes the trace of all repetitions to `plain`; returns the profiler, and of several repetitions the nanoseconds
+    per call of each."""
     kind = problem.device.type
     parts: list[Path] = []
     cycles: list[float] = []
@@ -153,7 +156,8 @@ def _record(problem: CaseProblem, rotation: Rotation, plain: Path, plan: Profile
             schedule=steps,
             record_shapes=True,
             profile_memory=True,
-            acc_events=True,
+            # To keep the events of several repetitions, torch makes its objects of them while it still records.
+            acc_events=plan.repeat > 1,
             on_trace_ready=export,
         ) as profiler:
             for _ in range(plan.repeat * (plan.wait + plan.warm_up + plan.active)):
@@ -163,23 +167,22 @@ def _record(problem: CaseProblem, rotation: Rotation, plain: Path, plan: Profile
                 problem.synchronize()
                 profiler.step()
         join_traces(parts, plain)
-    extras: dict[str, Any] = {"cycles": cycles} if cycles else {}
-    if plain.stat().st_size <= _TABLE_LIMIT:
-        by = "self_device_time_total" if kind == "cuda" else "self_cpu_time_total"
-        averages = profiler.key_averages()
-        extras["table"] = averages.table(sort_by=by, row_limit=_TABLE_ROWS, max_name_column_width=60)
-    return extras
+    return profiler, cycles
 
 
-def _autograd_table(problem: CaseProblem, rotation: Rotation, calls: int) -> str:
-    """torch.autograd.profiler's table of so many calls: the older profiler, which programs still print."""
-    device = problem.device.type
-    with torch.autograd.profiler.profile(use_device="cuda" if device == "cuda" else None) as profiler:
-        for _ in range(calls):
-            (call,), _ = rotation.batch(1)
-            call()
+def _record_by_autograd(problem: CaseProblem, rotation: Rotation) -> torch.autograd.profiler.profile:
+    """torch.autograd.profiler of one call: the older profiler, which programs still use."""
+    profiler = torch.autograd.profiler.profile(use_device="cuda" if problem.device.type == "cuda" else None)
+    with profiler:
+        (call,), _ = rotation.batch(1)
+        call()
         problem.synchronize()
-    by = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
+    return profiler
+
+
+def _table(profiler: Profiler | torch.autograd.profiler.profile, device_kind: str) -> str:
+    """What torch prints of a profile. It makes an object of every event first, which takes most of a profile's time."""
+    by = "self_device_time_total" if device_kind == "cuda" else "self_cpu_time_total"
     table: str = profiler.key_averages().table(sort_by=by, row_limit=_TABLE_ROWS, max_name_column_width=60)
     return table
 
