@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -160,6 +160,24 @@ def test_an_error_is_printed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warpwatch.cli.up.check_port", refuse)
     outcome = CliRunner().invoke(app, ["up"])
     assert (outcome.output.strip(), outcome.exit_code) == ("pip install 'warpwatch[server]'", 2)
+
+
+@pytest.mark.parametrize(("words", "share"), [([], "0.2"), (["--once"], "0.0")])
+def test_whoever_waits_for_the_jobs_waits_for_no_trials(
+    words: list[str], share: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[str] = []
+
+    def refuse(_name: str, _words: list[str], _log: Path, environment: dict[str, str]) -> None:
+        shares.append(environment["WARPWATCH_TRIAL_SHARE"])
+        raise StartError("enough is known")
+
+    monkeypatch.setattr("warpwatch.cli.up.load_settings", lambda: settings)
+    monkeypatch.setattr("warpwatch.cli.up.check_port", lambda _settings: None)
+    monkeypatch.setattr("warpwatch.cli.up.running_database", lambda _settings: nullcontext("nowhere"))
+    monkeypatch.setattr("warpwatch.cli.services.Service", refuse)
+    outcome = CliRunner().invoke(app, ["up", *words])
+    assert (outcome.output.strip(), shares) == ("enough is known", [share])
 
 
 def test_outside_a_checkout_it_serves_and_registers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

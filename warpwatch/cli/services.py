@@ -187,7 +187,12 @@ def running_database(settings: Settings) -> Iterator[str]:
 @contextlib.contextmanager
 def running_services(settings: Settings, database_url: str, devices: list[str]) -> Iterator[list[Service]]:
     """Server and workers, ready to be used; StartError carries the last lines of the log of the one that failed."""
-    environment = {**os.environ, "WARPWATCH_DATABASE_URL": database_url, "WARPWATCH_HOME": str(settings.home)}
+    environment = {
+        **os.environ,
+        "WARPWATCH_DATABASE_URL": database_url,
+        "WARPWATCH_HOME": str(settings.home),
+        "WARPWATCH_TRIAL_SHARE": str(settings.trial_share),
+    }
     logs = settings.home / "logs"
     services = [Service("server", ["serve"], logs / "server.log", environment)]
     try:

@@ -9,7 +9,7 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -93,6 +93,9 @@ def up(
     try:
         settings = load_settings()
         check_port(settings)
+        if once:
+            # Who waits for the submitted jobs does not wait for trials of what they make suspicious.
+            settings = replace(settings, trial_share=0.0)
         with _interruptible():
             raise typer.Exit(_run(settings, once, commits, suite, case_limit, example))
     except InterruptedByUser:
