@@ -1,4 +1,5 @@
-"""Builds the native libraries of the jobs that wait for this worker, on idle cores, while another job runs.
+"""Builds the native libraries of the jobs that wait for this worker, on idle cores, while another job runs, and for
+torch.compile on a CPU what torch precompiles of its headers.
 
 A job that finds its libraries in the store loses no device time to compilers. Beside a GPU, builds run at low priority
 and leave some cores to the threads that feed it. On the CPU device a build would disturb what is timed, so none begins
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from warpwatch import git
@@ -40,6 +42,9 @@ _log = logging.getLogger(__name__)
 
 Target = tuple[str, str, str]
 """URL, commit and operator: of the definitions, where they lie beside the commit."""
+_HEADERS: Target = ("", "", "torch's headers")
+"""What every operator waits for that calls torch.compile on a CPU."""
+_CALLS_COMPILER = b"torch.compile"
 
 
 class BuildAhead:
@@ -56,6 +61,7 @@ class BuildAhead:
         self._changed = threading.Condition()
         self._seen: set[Target] = set()
         self._building: set[Target] = set()
+        self._compiling: set[Target] = set()
         self._paused = 0
         self._timing = self._closed = False
         self._looking = ThreadPoolExecutor(1, thread_name_prefix="looking-ahead")
@@ -76,7 +82,8 @@ class BuildAhead:
         targets = set(_targets(request))
         with self._changed:
             self._seen |= targets
-            while self._building & targets and reporter.should_stop() is None:
+            awaited = targets | ({_HEADERS} if targets & self._compiling else set())
+            while self._building & awaited and reporter.should_stop() is None:
                 self._changed.wait(_POLL_SECONDS)
             self._timing = self._host.kind == "cpu" and request.kind in _TIMED
             while self._timing and len(self._building) > self._paused and reporter.should_stop() is None:
@@ -98,6 +105,7 @@ class BuildAhead:
             with self._changed:
                 if len(self._seen) > _REMEMBERED:
                     self._seen.clear()
+                    self._compiling.clear()
                 new = [target for target in dict.fromkeys(targets) if target not in self._seen]
                 self._seen.update(new)
             for url, sha in dict.fromkeys((url, sha) for url, sha, _ in new):
@@ -115,27 +123,38 @@ class BuildAhead:
                 # Getting an image takes the network and the disk from what is measured now.
                 return
             with git.worktree(mirror, sha, folder) as root:
-                list(self._builders.map(lambda target: self._build(root, project, target), targets))
+                compiling = {target for target in targets if _CALLS_COMPILER in _text(root, project, target[2])}
+                if compiling and self._host.kind == "cpu":
+                    with self._changed:
+                        self._compiling |= compiling
+                    # They take longest, so they come first.
+                    precompile = partial(self._host.precompile_headers, project.interpreter, self.should_stop)
+                    self._builders.submit(self._make, _HEADERS, precompile)
+                builds = [partial(self._build, root, project, target[2]) for target in targets]
+                list(self._builders.map(self._make, targets, builds))
 
-    def _build(self, root: Path, project: Project, target: Target) -> None:
-        """Builds the libraries of one operator, once nothing is timed on this CPU and unless its job has begun."""
+    def _make(self, target: Target, make: Callable[[], None]) -> None:
+        """Makes something for one operator, or for several, once nothing is timed on this CPU."""
         with self._changed:
             while self._timing and not self._closed:
                 self._changed.wait()
             if self._closed:
                 return
             self._building.add(target)
-        store, settings = LibraryStore(self._host.home / "libraries"), self._host.settings
         try:
-            for name in _libraries(root, project, target[2]):
-                request = BuildRequest(root, project.native, name, self._host.kind, project.interpreter)
-                build(request, store, self._host.confinement(), settings.build_timeout_seconds, _BuildReporter(self))
+            make()
         except (Stopped, CannotRunError) as error:
             _log.info("stopped building %s ahead: %s", target[2], error)
         finally:
             with self._changed:
                 self._building.discard(target)
                 self._changed.notify_all()
+
+    def _build(self, root: Path, project: Project, operator: str) -> None:
+        store, settings = LibraryStore(self._host.home / "libraries"), self._host.settings
+        for name in _libraries(root, project, operator):
+            request = BuildRequest(root, project.native, name, self._host.kind, project.interpreter)
+            build(request, store, self._host.confinement(), settings.build_timeout_seconds, _BuildReporter(self))
 
     def should_stop(self) -> str | None:
         """For the thread of a build, which asks again and again; returns only when nothing is timed on this CPU."""
@@ -212,11 +231,18 @@ def _targets(request: JobRequest) -> list[Target]:
     return [(request.url, sha, request.operator) for sha in shas]
 
 
+def _text(root: Path, project: Project, operator: str) -> bytes:
+    """The file of an operator, empty where there is none."""
+    with suppress(OSError):
+        return (root / project.operators / f"{operator}.py").read_bytes()
+    return b""
+
+
 def _libraries(root: Path, project: Project, operator: str) -> list[str]:
     """The libraries that an operator most likely loads, read from its file without running it."""
     names = [operator]
-    with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        for node in ast.walk(parse_python((root / project.operators / f"{operator}.py").read_bytes())):
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        for node in ast.walk(parse_python(_text(root, project, operator))):
             if isinstance(node, ast.keyword) and node.arg == "uses":
                 names = [str(name) for name in ast.literal_eval(node.value)]
     return [name for name in names if is_name(name) and (root / project.native / name).is_dir()]

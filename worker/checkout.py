@@ -281,6 +281,11 @@ class Checkout:
         spares, self._spares = [*self._spares], deque()
         return spares
 
+    def renew_child(self) -> None:
+        """Ends a child that began before torch's headers were precompiled: it would make its own."""
+        if self._child is not None and not self._child.has_headers and self.host.find_headers(self.project.interpreter):
+            self.drop_child()
+
     def drop_child(self) -> None:
         self.retire_child()
         close_at_once(self.take_retired())

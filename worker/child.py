@@ -210,6 +210,11 @@ class Child:
         return self._process.pid
 
     @property
+    def has_headers(self) -> bool:
+        """Whether it uses torch's precompiled headers instead of its own."""
+        return self._headers is not None
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
@@ -376,6 +381,8 @@ class Child:
         if self._cache is not None and self._has_greeted:
             with _logged_failure(self._reporter, "the compilations of this child are not kept"):
                 self._cache.keep(self.temp / sandbox.JIT)
+        if not self.has_headers:
+            headers.learn(self.temp)
         if isinstance(self._process, templates.TemplateChild):
             self._process.release()
         elif self._process.stdin is not None:

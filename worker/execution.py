@@ -193,6 +193,7 @@ class _Job:
     def run(self) -> Outcome:
         request, reporter, host = self._request, self._reporter, self._checkout.host
         self._checkout.sanitize(None)
+        self._checkout.renew_child()
         if request.kind in TIMED:
             self._checkout.await_spares(reporter)
         environment = self._checkout.environment_of(request.operator, reporter)

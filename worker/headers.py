@@ -1,9 +1,10 @@
 """torch's C++ headers, precompiled once for all children that measure on a CPU.
 
 Before torch.compile makes its first kernel for a CPU, it precompiles its headers into the temporary folder and finds
-out what the CPU can do: 8 s of work for kernels of 1 s each. A child's temporary folder vanishes with it, and what a
-commit's code has written must not reach another commit. So a jail of its own, which holds no code of any commit,
-compiles one kernel, and children read the headers that this leaves from a folder that they cannot write to.
+out what the CPU can do: 8 to 20 s of work for kernels of 1 s each. A child's temporary folder vanishes with it, and
+what a commit's code has written must not reach another commit. So a jail of its own, which holds no code of any commit,
+compiles one kernel, and children read the headers that this leaves from a folder that they cannot write to. That is
+done ahead of operators that call torch.compile, and once a child had to make its own.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import hashlib
 import os
 import shutil
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 from warpwatch._toolchain import ToolMissingError, cpu_model, cxx_compiler
 from warpwatch.settings import user_cache
@@ -42,23 +45,59 @@ open(os.path.join(os.environ["TMPDIR"], "{_DONE}"), "w").close()
 """
 
 
-@cache
-def prepare(interpreter: str, confinement: Confinement, *, make: bool) -> Path | None:
-    """The folder with the headers for this interpreter's torch; None where there is none, and where the sandbox would
-    let a child write to it.
+class _State:
+    """are_missed: whether a child had to precompile its own headers. tried: where they were made, or could not be."""
 
-    make: whether to make the folder unless it exists.
+    are_missed = False
+    tried: ClassVar[set[Path]] = set()
+
+
+def learn(temp: Path) -> None:
+    """Looks whether a child that had no headers has made some in its temporary folder, as others would, too."""
+    with contextlib.suppress(OSError):
+        _State.are_missed |= any((temp / _HEADERS).glob("*.gch"))
+
+
+def are_missed() -> bool:
+    """Whether a child had to precompile its own."""
+    return _State.are_missed
+
+
+def forget() -> None:
+    """Nothing is known of children any more."""
+    _State.are_missed = False
+    _State.tried.clear()
+    place_of.cache_clear()
+
+
+def find(interpreter: str, confinement: Confinement) -> Path | None:
+    """The folder with the headers for this interpreter's torch; None where there is none, and where the sandbox would
+    let a child write to it."""
+    place = _place(interpreter, confinement)
+    return place if place is not None and place.is_dir() else None
+
+
+def make(interpreter: str, confinement: Confinement, should_stop: Callable[[], str | None] = lambda: None) -> None:
+    """Makes that folder where children could use it, unless it exists. This process tries it once.
+
+    should_stop: as in Reporter.
     """
+    place = _place(interpreter, confinement)
+    if place is not None and not place.is_dir() and place not in _State.tried:
+        _State.tried.add(place)
+        with contextlib.suppress(OSError):
+            _make(interpreter, confinement, place, should_stop)
+
+
+def _place(interpreter: str, confinement: Confinement) -> Path | None:
     if not confinement.has_namespaces or confinement.image is not None:
         return None
     with contextlib.suppress(OSError, ToolMissingError):
-        target = place_of(read_interpreter(interpreter, confinement).key)
-        if make and not target.is_dir():
-            _make(interpreter, confinement, target)
-        return target if target.is_dir() else None
+        return place_of(read_interpreter(interpreter, confinement).key)
     return None
 
 
+@cache
 def place_of(key: str) -> Path:
     """The folder for an interpreter with what is installed in it; ToolMissingError where there is no C++ compiler."""
     folder = user_cache() / "headers"
@@ -77,9 +116,9 @@ def lay_out(folder: Path, temp: Path) -> None:
     shutil.copytree(folder / _PROBES, temp / _PROBES, dirs_exist_ok=True)
 
 
-def _make(interpreter: str, confinement: Confinement, target: Path) -> None:
-    """Compiles something, and keeps what this leaves. OSError where it fails."""
-    with ended(confinement, [interpreter, "-P", "-c", _COMPILE], {}, _SECONDS) as folder:
+def _make(interpreter: str, confinement: Confinement, target: Path, should_stop: Callable[[], str | None]) -> None:
+    """Compiles something, and keeps what this leaves. OSError where it fails or is stopped."""
+    with ended(confinement, [interpreter, "-P", "-c", _COMPILE], {}, _SECONDS, should_stop) as folder:
         # A compiler that was killed may leave half a file.
         read_regular(folder, _DONE, 1)
         found = [pair for part in (_HEADERS, _PROBES) for pair in walk_regular(folder / part, _DEPTH, _LIMIT_FILES)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from warpwatch import telemetry
 from warpwatch.contract.activities import Stopwatch
 from warpwatch.settings import Settings
-from warpwatch.worker import bytecode, headers, sandbox, templates
+from warpwatch.worker import bytecode, headers, sandbox
 from warpwatch.worker.child import Child, ChildSpec, find_interpreter
 from warpwatch.worker.gate import LastCanary
 from warpwatch.worker.images import ContainerImage, open_image
@@ -90,7 +90,9 @@ class Host:
         program = spec.command(confinement.image)[0]
         spec = replace(spec, bytecode=bytecode.prepare(self.home, program, confinement))
         if self.kind == "cpu" and spec.builds is None:
-            spec = replace(spec, headers=headers.prepare(program, confinement, make=templates.are_compiling()))
+            if headers.are_missed():
+                headers.make(program, confinement)
+            spec = replace(spec, headers=self.find_headers(spec.interpreter))
         if spec.sanitizer is not None:
             if self.image is not None:
                 raise CannotRunError("sanitizers work with the host's own files, and this commit asks for a container")
@@ -109,6 +111,17 @@ class Host:
                 self.launch_child(spec, reporter).close()
         finally:
             shutil.rmtree(root, ignore_errors=True)
+
+    def find_headers(self, interpreter: str | None) -> Path | None:
+        """The folder with torch's precompiled headers for children of a CPU, where there is one."""
+        program = self.find_interpreter(interpreter)
+        return headers.find(program, self.confinement()) if self.kind == "cpu" and program is not None else None
+
+    def precompile_headers(self, interpreter: str | None, should_stop: Callable[[], str | None]) -> None:
+        """Makes that folder, unless there is one; should_stop: as in Reporter."""
+        program = self.find_interpreter(interpreter)
+        if self.kind == "cpu" and program is not None:
+            headers.make(program, self.confinement(), should_stop)
 
     def empty_child(self, root: Path) -> ChildSpec:
         """A child in a folder without a repository."""

@@ -7,18 +7,27 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from warpwatch.worker.files import copy_regular
 from warpwatch.worker.sandbox import Confinement, Jail
 
+_POLL_SECONDS = 0.2
+
 
 @contextlib.contextmanager
-def ended(confinement: Confinement, words: list[str], inside: Mapping[str, str], seconds: float) -> Iterator[Path]:
+def ended(
+    confinement: Confinement,
+    words: list[str],
+    inside: Mapping[str, str],
+    seconds: float,
+    should_stop: Callable[[], str | None] = lambda: None,
+) -> Iterator[Path]:
     """Runs a command to its end in a jail; the temporary folder that it had.
 
-    inside: variables that name folders in it.
+    inside: variables that name folders in it. seconds: after which it is killed, without those in `should_stop`, which
+    is asked often, may stop the command for a while and ends it with a reason.
     """
     jail = Jail(confinement)
     try:
@@ -34,8 +43,12 @@ def ended(confinement: Confinement, words: list[str], inside: Mapping[str, str],
         )
         try:
             jail.launched()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(seconds)
+            while seconds > 0 and should_stop() is None:
+                begin = time.monotonic()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(min(_POLL_SECONDS, seconds))
+                    break
+                seconds -= time.monotonic() - begin
         finally:
             jail.kill(process.pid)
             process.wait()

@@ -292,11 +292,6 @@ def learn(*, compiles: bool) -> None:
     _compilers.used |= compiles
 
 
-def are_compiling() -> bool:
-    """Whether a child has used torch's compilers."""
-    return _compilers.used
-
-
 def forget_compilers() -> None:
     """Templates import no compilers any more, until a child uses them again."""
     _compilers.used = False

@@ -124,9 +124,9 @@ def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     folder = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     templates.forget_compilers()
-    headers.prepare.cache_clear()
+    headers.forget()
     yield folder
-    headers.prepare.cache_clear()
+    headers.forget()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 from tests.worker.conftest import Diary, Repository, processes_with
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobKind, Status
-from warpwatch.worker import ahead
+from warpwatch.worker import ahead, headers
 from warpwatch.worker.ahead import BuildAhead
 from warpwatch.worker.building import BuiltLibrary, build
 from warpwatch.worker.host import Host
@@ -154,6 +154,29 @@ def test_a_timed_job_waits_for_its_own_library(
     with building.beside(request_of("second", JobKind.BENCH), Diary()):
         events.append("timed")
     assert events == ["built", "timed"]
+
+
+def test_a_job_that_compiles_waits_for_the_headers_that_are_made_for_it(
+    repository: Repository, building: BuildAhead, queue: list[JobRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sha = repository.commit("compiling", {"kernels/compiling.py": "torch.compile(v1)", "kernels/plain.py": ""})
+    plain, compiling = (JobRequest(JobKind.CHECK, repository.url, sha, name) for name in ("plain", "compiling"))
+    began, may_end, events = threading.Event(), threading.Event(), list[str]()
+
+    def make(*_: object) -> None:
+        began.set()
+        may_end.wait(30)
+        events.append("made")
+
+    monkeypatch.setattr(headers, "make", make)
+    queue.append(compiling)
+    with building.beside(plain, Diary()):
+        assert began.wait(30)
+        events.append("plain")
+    threading.Timer(0.5, may_end.set).start()
+    with building.beside(compiling, Diary()):
+        events.append("compiling")
+    assert events == ["plain", "made", "compiling"]
 
 
 def test_a_cancelled_job_does_not_wait(

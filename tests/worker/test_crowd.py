@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.words import Status
 from warpwatch.settings import Settings
+from warpwatch.worker import headers
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once, rehearse_at_once
 from warpwatch.worker.host import Host
@@ -85,6 +87,25 @@ def test_no_child_that_began_without_a_sanitizer_serves_one(
     checkout.sanitize(Sanitizer("memcheck"))
     assert not spare.alive
     assert not checkout._spares
+
+
+def test_a_child_that_would_make_its_own_headers_ends_once_there_are_some(
+    repository: Repository, good: str, tools: Tools, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Path | None] = [None]
+    monkeypatch.setattr(Host, "find_headers", lambda *_: found[0])
+    (checkout,) = tools.checkouts(str(repository.path), [good], diary)
+    (child,) = checkout.await_children(diary)
+    checkout.renew_child()
+    assert child.alive, "there are none"
+    (repository.path / "headers" / headers._HEADERS).mkdir(parents=True)
+    (repository.path / "headers" / headers._PROBES).mkdir(parents=True)
+    found[0] = repository.path / "headers"
+    checkout.renew_child()
+    assert not child.alive
+    (child,) = checkout.await_children(diary)
+    checkout.renew_child()
+    assert child.alive, "it uses them"
 
 
 def test_children_that_cannot_rehearse_measure_all_the_same(

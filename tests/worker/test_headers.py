@@ -9,7 +9,7 @@ import pytest
 
 from tests.worker.jailed_code import TRY, contents, isolated_host, run
 from warpwatch.settings import Settings
-from warpwatch.worker import bytecode, headers, templates
+from warpwatch.worker import bytecode, headers
 from warpwatch.worker.host import Host
 
 COMPILING = """
@@ -28,6 +28,14 @@ attempt(lambda: shared.write_bytes(b"planted"), lambda: shared.unlink(), lambda:
         lambda: (shared.parent / "more.h").touch(), lambda: shared.parent.rename(shared.parent.with_name("x")))
 """
 
+MAKING = f"""
+import os, pathlib
+folder = pathlib.Path(os.environ["TMPDIR"], "{headers._HEADERS}")
+folder.mkdir(parents=True)
+(folder / "header.h.gch").touch()
+print("made")
+"""
+
 
 @pytest.fixture
 def host(tmp_path: Path, user_cache: Path) -> Host:
@@ -37,7 +45,7 @@ def host(tmp_path: Path, user_cache: Path) -> Host:
 def test_children_use_headers_that_are_made_once_and_cannot_change_them(
     host: Host, tmp_path: Path, user_cache: Path
 ) -> None:
-    templates.learn(compiles=True)
+    host.precompile_headers(None, lambda: None)
     assert run(host, tmp_path / "good", COMPILING, 120) == ["2"], "it made none of its own"
     (folder,) = (user_cache / "warpwatch" / "headers").glob("*/torchinductor_*/*")
     before = contents(folder)
@@ -50,16 +58,32 @@ def test_a_later_worker_finds_them_before_anything_compiles(host: Host, tmp_path
     folder = tmp_path / "made"
     (folder / "torchinductor_warpwatch" / "precompiled_headers").mkdir(parents=True)
     place = headers.place_of(bytecode.read_interpreter(sys.executable, host.confinement()).key)
-    assert headers.prepare(sys.executable, host.confinement(), make=False) is None, "nothing has compiled yet"
+    assert headers.find(sys.executable, host.confinement()) is None, "nothing has compiled yet"
     folder.rename(place)
-    headers.prepare.cache_clear()
-    assert headers.prepare(sys.executable, host.confinement(), make=False) == place
+    assert headers.find(sys.executable, host.confinement()) == place
+
+
+def test_once_a_child_had_to_make_its_own_they_are_made_for_the_next(
+    host: Host, tmp_path: Path, user_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[object, ...]] = []
+    monkeypatch.setattr(headers, "make", lambda *words: made.append(words))
+    assert run(host, tmp_path / "first", MAKING) == ["made"]
+    assert made == []
+    assert run(host, tmp_path / "second", MAKING) == ["made"]
+    assert made == [(sys.executable, host.confinement())]
 
 
 def test_without_namespaces_there_are_none(host: Host) -> None:
     """There a child could write to the folder."""
     open_host = Host(Settings(home=host.home, isolation="network"), "cpu")
-    assert headers.prepare(sys.executable, open_host.confinement(), make=True) is None
+    headers.make(sys.executable, open_host.confinement())
+    assert headers.find(sys.executable, open_host.confinement()) is None
+
+
+def test_nothing_is_kept_of_what_was_stopped(host: Host, user_cache: Path) -> None:
+    host.precompile_headers(None, lambda: "the worker stops")
+    assert host.find_headers(None) is None
 
 
 def test_what_a_failed_compiler_leaves_is_not_kept(
@@ -67,5 +91,6 @@ def test_what_a_failed_compiler_leaves_is_not_kept(
 ) -> None:
     half = f'{headers._COMPILE.partition("torch.compile")[0]}os.makedirs("{headers._HEADERS}")'
     monkeypatch.setattr(headers, "_COMPILE", f'{half}\nopen("{headers._HEADERS}/half.h.gch", "w").close()')
-    assert headers.prepare(sys.executable, host.confinement(), make=True) is None
+    headers.make(sys.executable, host.confinement())
+    assert headers.find(sys.executable, host.confinement()) is None
     assert [path.name for path in (user_cache / "warpwatch" / "headers").iterdir()] == ["compilers.json"]
