@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from warpwatch import git
+from warpwatch.contract.activities import Activity
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobKind
 from warpwatch.git import GitError
@@ -83,8 +84,9 @@ class BuildAhead:
         with self._changed:
             self._seen |= targets
             awaited = targets | ({_HEADERS} if targets & self._compiling else set())
-            while self._building & awaited and reporter.should_stop() is None:
-                self._changed.wait(_POLL_SECONDS)
+            with self._host.stopwatch.measure(Activity.COMPILE):
+                while self._building & awaited and reporter.should_stop() is None:
+                    self._changed.wait(_POLL_SECONDS)
             self._timing = self._host.kind == "cpu" and request.kind in _TIMED
             while self._timing and len(self._building) > self._paused and reporter.should_stop() is None:
                 self._changed.wait(_POLL_SECONDS)

@@ -177,6 +177,7 @@ def test_a_job_that_compiles_waits_for_the_headers_that_are_made_for_it(
     with building.beside(compiling, Diary()):
         events.append("compiling")
     assert events == ["plain", "made", "compiling"]
+    assert building._host.stopwatch.take().compile >= 0.4, "what it waited for"
 
 
 def test_a_cancelled_job_does_not_wait(
