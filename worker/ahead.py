@@ -45,7 +45,6 @@ Target = tuple[str, str, str]
 """URL, commit and operator: of the definitions, where they lie beside the commit."""
 _HEADERS: Target = ("", "", "torch's headers")
 """What every operator waits for that calls torch.compile on a CPU."""
-_CALLS_COMPILER = b"torch.compile"
 
 
 class BuildAhead:
@@ -125,7 +124,7 @@ class BuildAhead:
                 # Getting an image takes the network and the disk from what is measured now.
                 return
             with git.worktree(mirror, sha, folder) as root:
-                compiling = {target for target in targets if _CALLS_COMPILER in _text(root, project, target[2])}
+                compiling = {target for target in targets if _compiles(_nodes(root, project, target[2]))}
                 if compiling and self._host.kind == "cpu":
                     with self._changed:
                         self._compiling |= compiling
@@ -233,18 +232,27 @@ def _targets(request: JobRequest) -> list[Target]:
     return [(request.url, sha, request.operator) for sha in shas]
 
 
-def _text(root: Path, project: Project, operator: str) -> bytes:
-    """The file of an operator, empty where there is none."""
-    with suppress(OSError):
-        return (root / project.operators / f"{operator}.py").read_bytes()
-    return b""
+def _nodes(root: Path, project: Project, operator: str) -> list[ast.AST]:
+    """What the file of an operator consists of, read without running it; nothing where it cannot be read."""
+    with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return list(ast.walk(parse_python((root / project.operators / f"{operator}.py").read_bytes())))
+    return []
+
+
+def _compiles(nodes: Iterable[ast.AST]) -> bool:
+    """Whether code most likely calls torch.compile: by that name, or by something like it that it imports."""
+    return any(
+        (isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.compile")
+        or (isinstance(node, ast.alias) and node.name.startswith("compile"))
+        for node in nodes
+    )
 
 
 def _libraries(root: Path, project: Project, operator: str) -> list[str]:
-    """The libraries that an operator most likely loads, read from its file without running it."""
+    """The libraries that an operator most likely loads."""
     names = [operator]
-    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        for node in ast.walk(parse_python(_text(root, project, operator))):
+    with suppress(ValueError, RecursionError, MemoryError):
+        for node in _nodes(root, project, operator):
             if isinstance(node, ast.keyword) and node.arg == "uses":
                 names = [str(name) for name in ast.literal_eval(node.value)]
     return [name for name in names if is_name(name) and (root / project.native / name).is_dir()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -156,10 +157,23 @@ def test_a_timed_job_waits_for_its_own_library(
     assert events == ["built", "timed"]
 
 
+@pytest.mark.parametrize(
+    ("code", "compiles"),
+    [
+        ("from ._compiled import compiled", True),
+        ("v1 = torch.compile(v2)", True),
+        ('"""Shapes for torch.compile."""\nre.compile("x")', False),
+    ],
+)
+def test_what_calls_torch_compile_is_found_by_its_names(code: str, compiles: bool) -> None:
+    assert ahead._compiles(ast.walk(ast.parse(code))) is compiles
+
+
 def test_a_job_that_compiles_waits_for_the_headers_that_are_made_for_it(
     repository: Repository, building: BuildAhead, queue: list[JobRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sha = repository.commit("compiling", {"kernels/compiling.py": "torch.compile(v1)", "kernels/plain.py": ""})
+    files = {"kernels/compiling.py": "@torch.compile\ndef v1(x): ...", "kernels/plain.py": ""}
+    sha = repository.commit("compiling", files)
     plain, compiling = (JobRequest(JobKind.CHECK, repository.url, sha, name) for name in ("plain", "compiling"))
     began, may_end, events = threading.Event(), threading.Event(), list[str]()
 
