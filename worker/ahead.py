@@ -124,15 +124,20 @@ class BuildAhead:
                 # Getting an image takes the network and the disk from what is measured now.
                 return
             with git.worktree(mirror, sha, folder) as root:
-                compiling = {target for target in targets if _compiles(_nodes(root, project, target[2]))}
-                if compiling and self._host.kind == "cpu":
-                    with self._changed:
-                        self._compiling |= compiling
+                if self._host.kind == "cpu":
                     # They take longest, so they come first.
-                    precompile = partial(self._host.precompile_headers, project.interpreter, self.should_stop)
-                    self._builders.submit(self._make, _HEADERS, precompile)
+                    self._precompile(root, project, targets)
                 builds = [partial(self._build, root, project, target[2]) for target in targets]
                 list(self._builders.map(self._make, targets, builds))
+
+    def _precompile(self, root: Path, project: Project, targets: Sequence[Target]) -> None:
+        """Lets torch's headers be made if any of these operators will need them."""
+        compiling = {target for target in targets if _compiles(_nodes(root, project, target[2]))}
+        if compiling:
+            with self._changed:
+                self._compiling |= compiling
+            make = partial(self._host.precompile_headers, project.interpreter, self.should_stop)
+            self._builders.submit(self._make, _HEADERS, make)
 
     def _make(self, target: Target, make: Callable[[], None]) -> None:
         """Makes something for one operator, or for several, once nothing is timed on this CPU."""
@@ -241,11 +246,13 @@ def _nodes(root: Path, project: Project, operator: str) -> list[ast.AST]:
 
 def _compiles(nodes: Iterable[ast.AST]) -> bool:
     """Whether code most likely calls torch.compile: by that name, or by something like it that it imports."""
-    return any(
-        (isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.compile")
-        or (isinstance(node, ast.alias) and node.name.startswith("compile"))
-        for node in nodes
-    )
+    for node in nodes:
+        match node:
+            case ast.Attribute(value=ast.Name(id="torch"), attr="compile"):
+                return True
+            case ast.alias(name=name) if name.startswith("compile"):
+                return True
+    return False
 
 
 def _libraries(root: Path, project: Project, operator: str) -> list[str]:

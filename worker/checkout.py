@@ -137,8 +137,7 @@ class Checkout:
     def sanitize(self, sanitizer: Sanitizer | None) -> None:
         """From now on children run under this sanitizer, or plainly; those that run otherwise are dropped."""
         if sanitizer != self._sanitizer:
-            self.retire_child()
-            close_at_once([*self.take_retired(), *self.take_spares()])
+            self._end_children()
             self._sanitizer = sanitizer
 
     def end_child(self, seconds: float) -> str | None:
@@ -311,9 +310,12 @@ class Checkout:
 
     def close(self) -> None:
         """Kills the children and removes the worktree."""
+        self._end_children()
+        self._stack.close()
+
+    def _end_children(self) -> None:
         self.retire_child()
         close_at_once([*self.take_retired(), *self.take_spares()])
-        self._stack.close()
 
     def await_children(self, reporter: Reporter) -> list[Child]:
         """All children of the commit, each of which has greeted; one is started where there is none."""

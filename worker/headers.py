@@ -15,9 +15,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
 
 from warpwatch._toolchain import ToolMissingError, cpu_model, cxx_compiler
 from warpwatch.settings import user_cache
@@ -45,29 +45,27 @@ open(os.path.join(os.environ["TMPDIR"], "{_DONE}"), "w").close()
 """
 
 
-class _State:
-    """are_missed: whether a child had to precompile its own headers. tried: where they were made, or could not be."""
+@dataclass(slots=True)
+class _Made:
+    """by_child: whether a child had to precompile its own headers. tried: where they were made for all, or could not
+    be."""
 
-    are_missed = False
-    tried: ClassVar[set[Path]] = set()
+    by_child: bool = False
+    tried: set[Path] = field(default_factory=set)
+
+
+_made = _Made()
 
 
 def learn(temp: Path) -> None:
     """Looks whether a child that had no headers has made some in its temporary folder, as others would, too."""
     with contextlib.suppress(OSError):
-        _State.are_missed |= any((temp / _HEADERS).glob("*.gch"))
+        _made.by_child |= any((temp / _HEADERS).glob("*.gch"))
 
 
 def are_missed() -> bool:
     """Whether a child had to precompile its own."""
-    return _State.are_missed
-
-
-def forget() -> None:
-    """Nothing is known of children any more."""
-    _State.are_missed = False
-    _State.tried.clear()
-    place_of.cache_clear()
+    return _made.by_child
 
 
 def find(interpreter: str, confinement: Confinement) -> Path | None:
@@ -83,8 +81,8 @@ def make(interpreter: str, confinement: Confinement, should_stop: Callable[[], s
     should_stop: as in Reporter.
     """
     place = _place(interpreter, confinement)
-    if place is not None and not place.is_dir() and place not in _State.tried:
-        _State.tried.add(place)
+    if place is not None and not place.is_dir() and place not in _made.tried:
+        _made.tried.add(place)
         with contextlib.suppress(OSError):
             _make(interpreter, confinement, place, should_stop)
 

@@ -92,7 +92,7 @@ class Host:
         if self.kind == "cpu" and spec.builds is None:
             if headers.are_missed():
                 headers.make(program, confinement)
-            spec = replace(spec, headers=self.find_headers(spec.interpreter))
+            spec = replace(spec, headers=headers.find(program, confinement))
         if spec.sanitizer is not None:
             if self.image is not None:
                 raise CannotRunError("sanitizers work with the host's own files, and this commit asks for a container")

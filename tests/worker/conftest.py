@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
+from tests.worker import probes
 from warpwatch.contract.environment import Environment
 from warpwatch.settings import Settings
 from warpwatch.worker import headers, templates
 from warpwatch.worker.host import Host
 from warpwatch.worker.peaks import MeasuredPeaks, store_peaks
+from warpwatch.worker.tools import Tools
 
 SCRIPTED = Path(__file__).with_name("scripted_child.py")
 
@@ -119,14 +121,28 @@ class Repository:
 
 
 @pytest.fixture
+def good(repository: Repository) -> str:
+    return repository.commit("good", probes.files())
+
+
+@pytest.fixture
+def tools(settings: Settings) -> Iterator[Tools]:
+    identify(settings.home)
+    tools = Tools(Host(settings, "cpu"))
+    yield tools
+    tools.close()
+
+
+@pytest.fixture
 def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache of the user, whatever was measured on this machine before, by tests that compiled nothing yet."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     templates.forget_compilers()
-    headers.forget()
+    monkeypatch.setattr(headers, "_made", headers._Made())
+    headers.place_of.cache_clear()
     yield folder
-    headers.forget()
+    headers.place_of.cache_clear()
 
 
 @pytest.fixture

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.worker import probes
-from tests.worker.conftest import Diary, Repository, identify
+from tests.worker.conftest import Diary, Repository
 from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.words import Status
-from warpwatch.settings import Settings
 from warpwatch.worker import headers
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once, rehearse_at_once
-from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import Stopped
 from warpwatch.worker.sanitizers import Sanitizer
 from warpwatch.worker.tools import Tools
 
 CASE = "n=100,f32,fwd"
-
-
-@pytest.fixture
-def tools(settings: Settings) -> Iterator[Tools]:
-    identify(settings.home)
-    tools = Tools(Host(settings, "cpu"))
-    yield tools
-    tools.close()
-
-
-@pytest.fixture
-def good(repository: Repository) -> str:
-    return repository.commit("good", probes.files())
 
 
 def test_children_start_and_load_at_once_and_serve_one_after_the_other(
@@ -93,7 +76,7 @@ def test_a_child_that_would_make_its_own_headers_ends_once_there_are_some(
     repository: Repository, good: str, tools: Tools, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Path | None] = [None]
-    monkeypatch.setattr(Host, "find_headers", lambda *_: found[0])
+    monkeypatch.setattr(headers, "find", lambda *_: found[0])
     (checkout,) = tools.checkouts(str(repository.path), [good], diary)
     (child,) = checkout.await_children(diary)
     checkout.renew_child()
