@@ -1,0 +1,80 @@
+"""Several lanes measure the cells of one job, whatever each of them finds."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.worker.conftest import Diary, Repository
+from warpwatch.contract.outcome import Finding
+from warpwatch.contract.words import Status
+from warpwatch.worker.checkout import Checkout
+from warpwatch.worker.lanes import Cell, Measure, measure_in_lanes
+from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
+from warpwatch.worker.tools import Tools
+
+CASES = ["n=100,f32,fwd", "n=101,f32,fwd", "n=102,f32,fwd"]
+
+
+def test_what_lacks_memory_beside_others_is_checked_again_alone(
+    repository: Repository, good: str, tools: Tools
+) -> None:
+    (checkout,) = tools.checkouts(repository.url, [good], Diary())
+    asked: list[tuple[str, bool]] = []
+
+    def open_lane(lane: Checkout, reporter: Reporter) -> Measure:
+        def check(cell: Cell) -> Finding:
+            alone = lane is checkout
+            asked.append((cell[0], alone))
+            return Finding(*cell, Status.OK if alone or cell[0] == "small" else Status.OUT_OF_MEMORY)
+
+        return check
+
+    cells = [("small", CASES[0]), ("large", CASES[0])]
+    findings = measure_in_lanes(checkout, "check", cells, open_lane, Diary(), lanes=2)
+    assert [(found.variant, found.status) for found in findings] == [("small", Status.OK), ("large", Status.OK)]
+    assert sorted(asked) == [("large", False), ("large", True), ("small", False)]
+
+
+def test_an_error_in_one_lane_ends_the_others(repository: Repository, good: str, tools: Tools) -> None:
+    (checkout,) = tools.checkouts(repository.url, [good], Diary())
+
+    def open_lane(lane: Checkout, reporter: Reporter) -> Measure:
+        def check(cell: Cell) -> Finding:
+            if cell[0] == "bad":
+                raise CannotRunError("the child does not start")
+            while (reason := reporter.should_stop()) is None:
+                time.sleep(0.01)
+            raise Stopped(reason)
+
+        return check
+
+    # The third lane waits for what the first one finds out.
+    cells = [("waits", CASES[0]), ("bad", CASES[0]), ("waits", CASES[1])]
+    with pytest.raises(CannotRunError, match="does not start"):
+        measure_in_lanes(checkout, "check", cells, open_lane, Diary(), lanes=3)
+
+
+def test_lanes_help_with_the_cases_of_a_harmless_variant_alone(repository: Repository, good: str, tools: Tools) -> None:
+    (checkout,) = tools.checkouts(repository.url, [good], Diary())
+    lanes: dict[str, set[int]] = {"slow": set(), "wrong": set()}
+    # Each case of `slow` but the first waits until another lane checks one as well.
+    together = threading.Barrier(2, timeout=60)
+
+    def open_lane(lane: Checkout, reporter: Reporter) -> Measure:
+        def check(cell: Cell) -> Finding:
+            variant, case = cell
+            lanes[variant].add(threading.get_ident())
+            if variant == "slow" and case != CASES[0]:
+                together.wait()
+            return Finding(*cell, Status.OK if variant == "slow" else Status.WRONG)
+
+        return check
+
+    cells = [(variant, case) for case in CASES[:3] for variant in lanes]
+    findings = measure_in_lanes(checkout, "check", cells, open_lane, Diary(), lanes=3)
+    assert [(found.variant, found.case) for found in findings] == cells
+    assert len(lanes["slow"]) > 1
+    assert len(lanes["wrong"]) == 1
