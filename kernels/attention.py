@@ -81,6 +81,12 @@ def depth(case: Case) -> int:
     return longest + int(case["d"])
 
 
+def new_like(x: Tensor) -> Tensor:
+    """As the native operator makes results: with the heads of a row beside each other if they are in x."""
+    b, h, s, d = x.shape
+    return x.new_empty(b, s, h, d).transpose(1, 2) if x.stride(1) < x.stride(2) else x.new_empty(x.shape)
+
+
 @functools.cache
 def register_native() -> None:
     """Shapes for torch.compile, and the gradients, for the torch operators that the library defines; only once."""
@@ -90,7 +96,7 @@ def register_native() -> None:
         q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, version: int = TENSOR_CORES
     ) -> tuple[Tensor, Tensor]:
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=wide)
+        return new_like(q), q.new_empty(q.shape[:3], dtype=wide)
 
     @torch.library.register_fake("warpwatch::attention_backward")  # type: ignore[untyped-decorator]
     def fake_backward(
@@ -104,7 +110,7 @@ def register_native() -> None:
         scale: float,
         version: int = TENSOR_CORES,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        return new_like(q), new_like(k), new_like(v)
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         q, k, v, *ctx.options = inputs

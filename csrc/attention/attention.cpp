@@ -31,12 +31,21 @@ Shape shape_of(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, d
 Tensor in_rows(const Tensor& t) { return t.stride(3) == 1 || t.size(3) == 1 ? t : torch::stable::contiguous(t); }
 
 template <class T>
-attention::Rows<T> rows_of(const Tensor& t) {
+attention::Rows<const T> rows_of(const Tensor& t) {
   return {static_cast<const T*>(t.const_data_ptr()), t.stride(0), t.stride(1), t.stride(2)};
 }
 
-Tensor contiguous_like(const Tensor& t) {
-  return torch::stable::new_empty(t, std::vector<int64_t>{t.size(0), t.size(1), t.size(2), t.size(3)});
+template <class T>
+attention::Rows<T> new_rows_of(const Tensor& t) {
+  return {static_cast<T*>(t.mutable_data_ptr()), t.stride(0), t.stride(1), t.stride(2)};
+}
+
+// With the heads of a row beside each other if they are in `t`, as models have them: to bring them together later takes a copy.
+Tensor new_like(const Tensor& t) {
+  const bool by_row = t.stride(1) < t.stride(2);
+  const std::vector<int64_t> sizes{t.size(0), t.size(by_row ? 2 : 1), t.size(by_row ? 1 : 2), t.size(3)};
+  const Tensor made = torch::stable::new_empty(t, sizes);
+  return by_row ? torch::stable::transpose(made, 1, 2) : made;
 }
 
 // One number per query: float, or double beside doubles.
@@ -50,17 +59,17 @@ void dispatch(const Tensor& q, const Run& run) {
   warpwatch::dispatch<float, double, c10::BFloat16, c10::Half>(q.scalar_type(), run);
 }
 
-// Where head `head` of all begins.
+// The rows of one of all heads.
 template <class T>
-const T* head_of(const Tensor& t, int64_t head) {
-  return static_cast<const T*>(t.const_data_ptr()) + head / t.size(1) * t.stride(0) + head % t.size(1) * t.stride(1);
+warpwatch::Rows<T> head_of(const attention::Rows<T>& rows, const Shape& shape, int64_t head) {
+  return {rows.data + head / shape.heads_each * rows.batch + head % shape.heads_each * rows.head, rows.row};
 }
 
 std::tuple<Tensor, Tensor> attention_cpu(const Tensor& q_given, const Tensor& k_given, const Tensor& v_given, bool causal, double scale,
                                          int64_t) {
   const Shape shape = shape_of(q_given, k_given, v_given, causal, scale);
   const Tensor q = in_rows(q_given), k = in_rows(k_given), v = in_rows(v_given);
-  Tensor out = contiguous_like(q), log_sum = new_log_sum(q);
+  Tensor out = new_like(q_given), log_sum = new_log_sum(q);
   if (shape.heads() * shape.queries == 0) return {out, log_sum};
   // Parts of a head go to several threads only where there are fewer heads than threads: each part packs its keys anew.
   const int64_t threads = torch::stable::get_num_threads(), blocks = (shape.queries + attention::kQueries - 1) / attention::kQueries;
@@ -70,11 +79,11 @@ std::tuple<Tensor, Tensor> attention_cpu(const Tensor& q_given, const Tensor& k_
     using W = warpwatch::WideType<T>;
     warpwatch::parallel_for(shape.heads() * parts, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
-        const int64_t head = task / parts, part = task % parts, rows = head * shape.queries;
-        const attention::HeadForward<T> one{head_of<T>(q, head), head_of<T>(k, head), head_of<T>(v, head), q.stride(2), k.stride(2),
-                                            v.stride(2), shape.queries, shape.keys, shape.dim, causal, static_cast<W>(scale),
-                                            static_cast<T*>(out.mutable_data_ptr()) + rows * shape.dim,
-                                            static_cast<W*>(log_sum.mutable_data_ptr()) + rows};
+        const int64_t head = task / parts, part = task % parts;
+        const auto of = [&](const auto& all) { return head_of(all, shape, head); };
+        const attention::HeadForward<T> one{of(rows_of<T>(q)), of(rows_of<T>(k)), of(rows_of<T>(v)), shape.queries, shape.keys, shape.dim,
+                                            causal, static_cast<W>(scale), of(new_rows_of<T>(out)),
+                                            static_cast<W*>(log_sum.mutable_data_ptr()) + head * shape.queries};
         const int64_t first = blocks * part / parts * attention::kQueries, last = blocks * (part + 1) / parts * attention::kQueries;
         one.run(first, std::min(last, shape.queries));
       }
@@ -91,20 +100,17 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward_cpu(const Tensor& g_given,
   warpwatch::check_same_shape(out_given, q_given);
   const Tensor g = in_rows(g_given), q = in_rows(q_given), k = in_rows(k_given), v = in_rows(v_given), out = in_rows(out_given);
   const Tensor log_sum = warpwatch::contiguous(sum_given);
-  Tensor dq = contiguous_like(q), dk = contiguous_like(k), dv = contiguous_like(v);
+  Tensor dq = new_like(q_given), dk = new_like(k_given), dv = new_like(v_given);
   dispatch(q, [&](auto zero) {
     using T = decltype(zero);
     using W = warpwatch::WideType<T>;
     warpwatch::parallel_for(shape.heads(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t head = begin; head < end; ++head) {
-        const int64_t rows = head * shape.queries, lines = head * shape.keys;
-        const attention::HeadBackward<T> one{head_of<T>(g, head), head_of<T>(q, head), head_of<T>(k, head), head_of<T>(v, head),
-                                             head_of<T>(out, head), g.stride(2), q.stride(2), k.stride(2), v.stride(2), out.stride(2),
-                                             shape.queries, shape.keys, shape.dim, causal, static_cast<W>(scale),
-                                             static_cast<const W*>(log_sum.const_data_ptr()) + rows,
-                                             static_cast<T*>(dq.mutable_data_ptr()) + rows * shape.dim,
-                                             static_cast<T*>(dk.mutable_data_ptr()) + lines * shape.dim,
-                                             static_cast<T*>(dv.mutable_data_ptr()) + lines * shape.dim};
+        const auto of = [&](const auto& all) { return head_of(all, shape, head); };
+        const attention::HeadBackward<T> one{of(rows_of<T>(g)), of(rows_of<T>(q)), of(rows_of<T>(k)), of(rows_of<T>(v)),
+                                             of(rows_of<T>(out)), shape.queries, shape.keys, shape.dim, causal, static_cast<W>(scale),
+                                             static_cast<const W*>(log_sum.const_data_ptr()) + head * shape.queries,
+                                             of(new_rows_of<T>(dq)), of(new_rows_of<T>(dk)), of(new_rows_of<T>(dv))};
         one.run();
       }
     });
@@ -140,11 +146,11 @@ std::tuple<Tensor, Tensor> attention_cuda(const Tensor& q_given, const Tensor& k
   const warpwatch::DeviceGuard guard(q_given.get_device_index());
   const Shape shape = shape_of(q_given, k_given, v_given, causal, scale);
   const Tensor q = in_rows(q_given), k = in_rows(k_given), v = in_rows(v_given);
-  Tensor out = contiguous_like(q), log_sum = new_log_sum(q);
+  Tensor out = new_like(q_given), log_sum = new_log_sum(q);
   if (shape.heads() * shape.queries == 0) return {out, log_sum};
   dispatch_kernels(shape, q, [&](auto zero) {
     using T = decltype(zero);
-    const attention::Forward<T> call{rows_of<T>(q), rows_of<T>(k), rows_of<T>(v), static_cast<T*>(out.mutable_data_ptr()),
+    const attention::Forward<T> call{rows_of<T>(q), rows_of<T>(k), rows_of<T>(v), new_rows_of<T>(out),
                                      static_cast<float*>(log_sum.mutable_data_ptr())};
     warpwatch::check_launch(forward_by(Version{version}, shape, call, warpwatch::current_stream(q)));
   });
@@ -160,7 +166,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward_cuda(const Tensor& g_given
   warpwatch::check_same_shape(out_given, q_given);
   const Tensor g = in_rows(g_given), q = in_rows(q_given), k = in_rows(k_given), v = in_rows(v_given), out = in_rows(out_given);
   const Tensor log_sum = warpwatch::contiguous(sum_given);
-  Tensor dq = contiguous_like(q), dk = contiguous_like(k), dv = contiguous_like(v);
+  Tensor dq = new_like(q_given), dk = new_like(k_given), dv = new_like(v_given);
   const int64_t numbers = shape.heads() * (Version{version} == Version::warpgroups ? 2 * shape.numbered() : shape.queries);
   Tensor scratch = torch::stable::new_empty(q, std::vector<int64_t>{numbers}, ScalarType::Float);
   if (shape.heads() == 0) return {dq, dk, dv};
@@ -168,8 +174,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward_cuda(const Tensor& g_given
     using T = decltype(zero);
     const attention::Backward<T> call{rows_of<T>(g), rows_of<T>(q), rows_of<T>(k), rows_of<T>(v), rows_of<T>(out),
                                       static_cast<const float*>(log_sum.const_data_ptr()), static_cast<float*>(scratch.mutable_data_ptr()),
-                                      static_cast<T*>(dq.mutable_data_ptr()), static_cast<T*>(dk.mutable_data_ptr()),
-                                      static_cast<T*>(dv.mutable_data_ptr())};
+                                      new_rows_of<T>(dq), new_rows_of<T>(dk), new_rows_of<T>(dv)};
     warpwatch::check_launch(backward_by(Version{version}, shape, call, warpwatch::current_stream(q)));
   });
   return {dq, dk, dv};

@@ -29,15 +29,15 @@ struct Shape {
 // Rows of `dim` neighbours, by the distances between batches, heads and rows.
 template <class T>
 struct Rows {
-  const T* data;
+  T* data;
   int64_t batch, head, row;
 };
 
-// Outputs are contiguous (heads, rows, dim). log_sum, one number per query, is the logarithm of the sum of its exponentials.
+// log_sum, one number per query, is the logarithm of the sum of its exponentials.
 template <class T>
 struct Forward {
-  Rows<T> q, k, v;
-  T* out;
+  Rows<const T> q, k, v;
+  Rows<T> out;
   float* log_sum;
 };
 
@@ -45,10 +45,10 @@ struct Forward {
 // `numbered()` queries each.
 template <class T>
 struct Backward {
-  Rows<T> gradient, q, k, v, out;
+  Rows<const T> gradient, q, k, v, out;
   const float* log_sum;
   float* scratch;
-  T *dq, *dk, *dv;
+  Rows<T> dq, dk, dv;
 };
 
 constexpr int64_t kLargestDim = 128;  // Of a head, for the kernels.

@@ -16,8 +16,8 @@ __global__ __launch_bounds__(kThreads) void deltas(const __grid_constant__ Shape
   const int64_t query = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (query >= shape.batch * shape.heads_each * shape.queries) return;
   const int64_t head = query / shape.queries, row = query % shape.queries;
-  const T* g = Head<T>(call.gradient, shape, head, shape.queries).data + row * call.gradient.row;
-  const T* out = Head<T>(call.out, shape, head, shape.queries).data + row * call.out.row;
+  const T* g = first_row(call.gradient, shape, head) + row * call.gradient.row;
+  const T* out = first_row(call.out, shape, head) + row * call.out.row;
   float sum = 0;
   for (int d = threadIdx.x % 32; d < shape.dim; d += 32) sum += warpwatch::to_float(g[d]) * warpwatch::to_float(out[d]);
 #pragma unroll
@@ -108,10 +108,8 @@ __global__ __launch_bounds__(kThreads) void backward(const __grid_constant__ Sha
     if (Keys) add_weighted<P>(second_sums, scores, other, lane);
   }
   warpwatch::await_copies<0>();
-  const int dim = static_cast<int>(shape.dim);
-  T* to = (Keys ? call.dk : call.dq) + head * owned * shape.dim;
-  store_rows<P>(first_sums, [&](int, int) { return shape.scale; }, to, first + row, owned, dim, lane);
-  if (Keys) store_rows<P>(second_sums, [](int, int) { return 1.0f; }, call.dv + head * owned * shape.dim, first + row, owned, dim, lane);
+  store_rows<P>(first_sums, [&](int, int) { return shape.scale; }, Keys ? call.dk : call.dq, shape, head, first + row, owned, lane);
+  if (Keys) store_rows<P>(second_sums, [](int, int) { return 1.0f; }, call.dv, shape, head, first + row, owned, lane);
 }
 
 template <class P>

@@ -71,15 +71,15 @@ constexpr int64_t kWidth = 2 * warpwatch::Simd<W>::lanes;
 
 inline int64_t padded(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
-// `count` rows of `dim`, widened and padded with zeros.
+// `count` rows of `dim` from `first` on, widened and padded with zeros.
 template <class T>
 struct Wide {
   using W = warpwatch::WideType<T>;
   int64_t stride;
   std::vector<W> data;
 
-  Wide(const T* from, int64_t row, int64_t count, int64_t dim) : stride(padded(dim, kWidth<W>)), data(count * stride) {
-    for (int64_t i = 0; i < count; ++i) warpwatch::widen_row(from + i * row, data.data() + i * stride, dim);
+  Wide(warpwatch::Rows<const T> from, int64_t first, int64_t count, int64_t dim) : stride(padded(dim, kWidth<W>)), data(count * stride) {
+    for (int64_t i = 0; i < count; ++i) warpwatch::widen_row(from.row(first + i), data.data() + i * stride, dim);
   }
   const W* row(int64_t i) const { return data.data() + i * stride; }
   warpwatch::Rows<const W> rows(int64_t i) const { return {row(i), stride}; }
@@ -105,16 +105,16 @@ inline int64_t visible(bool causal, int64_t i, int64_t keys) { return causal ? s
 template <class T>
 struct HeadForward {
   using W = warpwatch::WideType<T>;
-  const T *q, *k, *v;
-  int64_t q_row, k_row, v_row, queries, keys, dim;
+  warpwatch::Rows<const T> q, k, v;
+  int64_t queries, keys, dim;
   bool causal;
   W scale;
-  T* out;
+  warpwatch::Rows<T> out;
   W* log_sum;
 
   void run(int64_t first, int64_t end) const {
     const int64_t reach = visible(causal, end - 1, keys);
-    const Wide<T> wide_k(k, k_row, reach, dim), wide_v(v, v_row, reach, dim), wide_q(q + first * q_row, q_row, end - first, dim);
+    const Wide<T> wide_k(k, 0, reach, dim), wide_v(v, 0, reach, dim), wide_q(q, first, end - first, dim);
     const Turned<W, Wide<T>> turned(wide_k, reach, dim);
     std::vector<W> sums(kQueries * wide_v.stride), scores(kQueries * kKeys);
     for (int64_t i = first; i < end; i += kQueries) {
@@ -134,7 +134,7 @@ struct HeadForward {
       for (int64_t r = 0; r < count; ++r) {
         W* row = sums.data() + r * wide_v.stride;
         for (int64_t d = 0; d < dim; ++d) row[d] /= total[r];
-        warpwatch::narrow_row(row, out + (i + r) * dim, dim);
+        warpwatch::narrow_row(row, out.row(i + r), dim);
         log_sum[i + r] = highest[r] + std::log(total[r]);
       }
     }
@@ -161,15 +161,15 @@ struct HeadForward {
 template <class T>
 struct HeadBackward {
   using W = warpwatch::WideType<T>;
-  const T *gradient, *q, *k, *v, *out;
-  int64_t g_row, q_row, k_row, v_row, out_row, queries, keys, dim;
+  warpwatch::Rows<const T> gradient, q, k, v, out;
+  int64_t queries, keys, dim;
   bool causal;
   W scale;
   const W* log_sum;
-  T *dq, *dk, *dv;
+  warpwatch::Rows<T> dq, dk, dv;
 
   void run() const {
-    const Wide<T> g(gradient, g_row, queries, dim), wide_q(q, q_row, queries, dim), wide_k(k, k_row, keys, dim), wide_v(v, v_row, keys, dim);
+    const Wide<T> g(gradient, 0, queries, dim), wide_q(q, 0, queries, dim), wide_k(k, 0, keys, dim), wide_v(v, 0, keys, dim);
     const Turned<W, Wide<T>> turned_k(wide_k, keys, dim), turned_v(wide_v, keys, dim);
     const int64_t stride = g.stride;
     std::vector<W> p(kQueries * kKeys), ds(kQueries * kKeys), k_sums(keys * stride), v_sums(keys * stride), q_sums(kQueries * stride);
@@ -188,11 +188,11 @@ struct HeadBackward {
         axpy_rows<W>({ds.data(), 1, kKeys}, depth, wide_q.rows(i), count, {k_sums.data() + j * stride, stride}, stride, true);
         axpy_rows<W>({p.data(), 1, kKeys}, depth, g.rows(i), count, {v_sums.data() + j * stride, stride}, stride, true);
       }
-      for (int64_t r = 0; r < count; ++r) warpwatch::narrow_row(q_sums.data() + r * stride, dq + (i + r) * dim, dim);
+      for (int64_t r = 0; r < count; ++r) warpwatch::narrow_row(q_sums.data() + r * stride, dq.row(i + r), dim);
     }
     for (int64_t j = 0; j < keys; ++j) {
-      warpwatch::narrow_row(k_sums.data() + j * stride, dk + j * dim, dim);
-      warpwatch::narrow_row(v_sums.data() + j * stride, dv + j * dim, dim);
+      warpwatch::narrow_row(k_sums.data() + j * stride, dk.row(j), dim);
+      warpwatch::narrow_row(v_sums.data() + j * stride, dv.row(j), dim);
     }
   }
 
@@ -200,7 +200,7 @@ struct HeadBackward {
   void deltas(const Wide<T>& g, int64_t first, int64_t count, W* delta) const {
     std::vector<W> row(dim);
     for (int64_t r = 0; r < count; ++r) {
-      warpwatch::widen_row(out + (first + r) * out_row, row.data(), dim);
+      warpwatch::widen_row(out.row(first + r), row.data(), dim);
       delta[r] = 0;
       for (int64_t d = 0; d < dim; ++d) delta[r] += row[d] * g.row(first + r)[d];
     }

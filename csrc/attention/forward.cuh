@@ -88,8 +88,7 @@ __global__ __launch_bounds__(kThreads, 2) void forward(const __grid_constant__ S
       if (lane % 4 == 0 && query < shape.queries)
         call.log_sum[head * shape.queries + query] = highest[i][half] * shape.scale + logf(total[i][half]);
     }
-  store_rows<P>(sums, [&](int i, int half) { return 1.0f / total[i][half]; }, call.out + head * shape.queries * shape.dim, first + row,
-                shape.queries, static_cast<int>(shape.dim), lane);
+  store_rows<P>(sums, [&](int i, int half) { return 1.0f / total[i][half]; }, call.out, shape, head, first + row, shape.queries, lane);
 }
 
 template <class P>

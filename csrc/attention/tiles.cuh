@@ -30,6 +30,12 @@ struct Plan {
       (2 * kOwn * kPitch + kStages * kStage) * static_cast<int>(sizeof(T)) + kStages * 2 * kPassing * static_cast<int>(sizeof(float));
 };
 
+// The first row of one head.
+template <class T>
+__device__ T* first_row(const Rows<T>& all, const Shape& shape, int64_t head) {
+  return all.data + head / shape.heads_each * all.batch + head % shape.heads_each * all.head;
+}
+
 // One head's rows in global memory.
 template <class T>
 struct Head {
@@ -38,9 +44,8 @@ struct Head {
   int dim;
   bool vectors;  // All rows begin at multiples of 16 bytes and are whole vectors.
 
-  __device__ Head(const Rows<T>& all, const Shape& shape, int64_t head, int64_t count)
-      : data(all.data + head / shape.heads_each * all.batch + head % shape.heads_each * all.head), row(all.row), rows(count),
-        dim(static_cast<int>(shape.dim)) {
+  __device__ Head(const Rows<const T>& all, const Shape& shape, int64_t head, int64_t count)
+      : data(first_row(all, shape, head)), row(all.row), rows(count), dim(static_cast<int>(shape.dim)) {
     constexpr int V = 16 / sizeof(T);
     vectors = reinterpret_cast<uintptr_t>(data) % 16 == 0 && row % V == 0 && dim % V == 0;
   }
@@ -207,22 +212,24 @@ __device__ void hide(float (&scores)[High][Wide][4], const Seen& seen) {
         if (!seen(i * 16 + e / 2 * 8, j * 8 + e % 2)) scores[i][j][e] = -INFINITY;
 }
 
-// Writes a warp's sums, times `factor[i][half]`, to contiguous rows from `first` on.
+// Writes a warp's sums, times `factor(i, half)`, to a head's rows from `first` on, of which there are `count`.
 template <class P, int High, class Factor>
-__device__ void store_rows(const float (&sums)[High][P::D / 8][4], const Factor& factor, typename P::T* to, int64_t first, int64_t rows,
-                           int dim, int lane) {
+__device__ void store_rows(const float (&sums)[High][P::D / 8][4], const Factor& factor, const Rows<typename P::T>& all,
+                           const Shape& shape, int64_t head, int64_t first, int64_t count, int lane) {
   using T = typename P::T;
+  T* to = first_row(all, shape, head);
+  const int dim = static_cast<int>(shape.dim);
 #pragma unroll
   for (int i = 0; i < High; ++i)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t row = first + i * 16 + half * 8 + lane / 4;
-      if (row >= rows) continue;
+      if (row >= count) continue;
       const float by = factor(i, half);
 #pragma unroll
       for (int n = 0; n < P::D / 8; ++n) {
         const int column = n * 8 + lane % 4 * 2;
-        T* at = to + row * dim + column;
+        T* at = to + row * all.row + column;
         const float left = sums[i][n][2 * half] * by, right = sums[i][n][2 * half + 1] * by;
         if (dim % 2 == 0) {
           if (column < dim) warpwatch::store_pair(at, left, right);

@@ -15,7 +15,7 @@ using warpwatch::kSwizzleBytes;
 using warpwatch::kSwizzleTile;
 using warpwatch::kWarpgroup;
 
-constexpr int kPart = 16 * kSwizzleBytes;  // Results leave by way of shared memory, 16 x 64 of a warp at a time.
+constexpr int kStored = 16, kPart = kStored * kSwizzleBytes;  // Results leave by way of shared memory, 16 x 64 of a warp at a time.
 
 // What the kernels divide the work by, in numbers that are cheap to divide by.
 struct Grid {
@@ -145,8 +145,8 @@ __device__ void round_weights(uint32_t (&weights)[Wide / 8][4], const float (&sc
 // Stores 16 rows of a warp, `first` and on, times a factor for each half of them, by way of `parts` in shared memory.
 template <class T, int D>
 __device__ void store_sums(const float (&sums)[D / 2], float factor, float factor_below, const CUtensorMap& map, unsigned char* parts,
-                           int head, int first) {
-  const int lane = threadIdx.x % 32;
+                           const Grid& grid, int head, int first) {
+  const int lane = threadIdx.x % 32, batch = head / grid.heads_each, within = head % grid.heads_each;
   if (lane == 0) warpwatch::await_store_reads<0>();
   __syncwarp();
 #pragma unroll
@@ -162,7 +162,7 @@ __device__ void store_sums(const float (&sums)[D / 2], float factor, float facto
   warpwatch::publish_shared();
   __syncwarp();
   if (lane == 0) {
-    for (int part = 0; part < D / 64; ++part) warpwatch::store_tile(map, parts + part * kPart, part * 64, first, head);
+    for (int part = 0; part < D / 64; ++part) warpwatch::store_tile(map, parts + part * kPart, part * 64, first, within, batch);
     warpwatch::close_stores();
   }
 }
@@ -177,12 +177,6 @@ template <class T>
 bool make_rows_map(CUtensorMap& map, const Rows<T>& rows, const Shape& shape, int64_t count, uint32_t tile) {
   return warpwatch::make_tensor_map(
       map, rows.data, {{shape.dim, 1, 64}, {count, rows.row, tile}, {shape.heads_each, rows.head, 1}, {shape.batch, rows.batch, 1}});
-}
-
-// The map of contiguous results, which a warp stores 16 rows of.
-template <class T>
-bool make_result_map(CUtensorMap& map, const T* data, const Shape& shape, int64_t count) {
-  return warpwatch::make_tensor_map(map, data, {{shape.dim, 1, 64}, {count, shape.dim, 16}, {shape.heads(), count * shape.dim, 1}});
 }
 
 // For tiles of `rows` of the `owned` rows of a head.

@@ -76,7 +76,7 @@ __device__ float delta_of(const Backward<T>& call, const Grid& grid, int head, i
   float sum = 0;
   if (query < grid.queries) {
     const int batch = head / grid.heads_each, within = head % grid.heads_each;
-    const auto row = [&](const Rows<T>& rows) { return rows.data + batch * rows.batch + within * rows.head + query * rows.row; };
+    const auto row = [&](const Rows<const T>& rows) { return rows.data + batch * rows.batch + within * rows.head + query * rows.row; };
     const T *gradient = row(call.gradient), *out = row(call.out);
 #pragma unroll
     for (int i = lane * 8; i < D; i += 32) {
@@ -154,7 +154,7 @@ __device__ void sum_query_gradients(const Grid& grid, const BackwardMaps& maps, 
       rings.first.release();
     }
     rings.own.release();
-    store_sums<T, P::D>(sums, scale_given, scale_given, maps.results[0], parts, work.head, row);
+    store_sums<T, P::D>(sums, scale_given, scale_given, maps.results[0], parts, grid, work.head, row);
   }
   if (lane == 0) warpwatch::await_store_reads<0>();
 }
@@ -216,8 +216,8 @@ __device__ void sum_key_gradients(const Grid& grid, const BackwardMaps& maps, fl
       rings.first.release(), rings.second.release();
     }
     rings.own.release();
-    store_sums<T, P::D>(key_sums, scale_given, scale_given, maps.results[0], parts, work.head, row);
-    store_sums<T, P::D>(value_sums, 1.0f, 1.0f, maps.results[1], parts, work.head, row);
+    store_sums<T, P::D>(key_sums, scale_given, scale_given, maps.results[0], parts, grid, work.head, row);
+    store_sums<T, P::D>(value_sums, 1.0f, 1.0f, maps.results[1], parts, grid, work.head, row);
   }
   if (lane == 0) warpwatch::await_store_reads<0>();
 }
@@ -265,7 +265,7 @@ const char* warpgroups_backward_of(const Shape& shape, const Backward<T>& call, 
   using ForKeys = WarpgroupBackward<T, D, true>;
   BackwardMaps queries, keys;
   // The map of `out` is not used: it tells whether rows can be read 16 bytes at a time.
-  const auto map = [&](CUtensorMap& to, const Rows<T>& rows, int64_t count, int tile) {
+  const auto map = [&](CUtensorMap& to, const auto& rows, int64_t count, int tile) {
     return make_rows_map(to, rows, shape, count, tile);
   };
   CUtensorMap out;
@@ -273,12 +273,12 @@ const char* warpgroups_backward_of(const Shape& shape, const Backward<T>& call, 
                       map(queries.own[1], call.gradient, shape.queries, ForQueries::kOwn) &&
                       map(queries.passing[0], call.k, shape.keys, ForQueries::kPassing) &&
                       map(queries.passing[1], call.v, shape.keys, ForQueries::kPassing) &&
-                      make_result_map(queries.results[0], call.dq, shape, shape.queries) &&
+                      map(queries.results[0], call.dq, shape.queries, kStored) &&
                       map(keys.own[0], call.k, shape.keys, ForKeys::kOwn) && map(keys.own[1], call.v, shape.keys, ForKeys::kOwn) &&
                       map(keys.passing[0], call.q, shape.queries, ForKeys::kPassing) &&
                       map(keys.passing[1], call.gradient, shape.queries, ForKeys::kPassing) &&
-                      make_result_map(keys.results[0], call.dk, shape, shape.keys) &&
-                      make_result_map(keys.results[1], call.dv, shape, shape.keys);
+                      map(keys.results[0], call.dk, shape.keys, kStored) &&
+                      map(keys.results[1], call.dv, shape.keys, kStored);
   if (!mapped) return backward_on(shape, call, stream);
   queries.results[1] = queries.results[0];
   const char* error = launch_warpgroups<ForQueries>(queries, shape, call, stream);

@@ -170,7 +170,7 @@ __device__ void attend(const Grid& grid, const ForwardMaps& maps, float scale_gi
       if (lane % 4 == 0 && query < grid.queries)
         log_sum[int64_t{work.head} * grid.queries + query] = mine.highest[half] * scale_given + logf(mine.total[half]);
     }
-    store_sums<T, P::D>(mine.sums, 1.0f / mine.total[0], 1.0f / mine.total[1], maps.out, parts, work.head, row);
+    store_sums<T, P::D>(mine.sums, 1.0f / mine.total[0], 1.0f / mine.total[1], maps.out, parts, grid, work.head, row);
   }
   if (lane == 0) warpwatch::await_store_reads<0>();
 }
@@ -205,7 +205,7 @@ const char* launch_warpgroups(const Shape& shape, const Forward<typename P::T>& 
   const bool mapped = make_rows_map(maps.q, call.q, shape, shape.queries, P::kRows) &&
                       make_rows_map(maps.k, call.k, shape, shape.keys, P::kKeys) &&
                       make_rows_map(maps.v, call.v, shape, shape.keys, P::kKeys) &&
-                      make_result_map(maps.out, call.out, shape, shape.queries);
+                      make_rows_map(maps.out, call.out, shape, shape.queries, kStored);
   if (!mapped) return forward_on(shape, call, stream);
   const Grid grid = grid_of(shape, shape.queries, P::kRows);
   cudaFuncSetAttribute(warpgroups_forward<P>, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes);

@@ -142,6 +142,12 @@ __device__ inline void store_tile(const CUtensorMap& map, const void* tile, int 
                : "memory");
 }
 
+__device__ inline void store_tile(const CUtensorMap& map, const void* tile, int x, int y, int z, int w) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(shared_address(tile)), "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+}
+
 __device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Waits until at most Open of this thread's latest groups of stores still read shared memory.

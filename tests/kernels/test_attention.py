@@ -87,6 +87,31 @@ def test_views_are_taken_by_their_elements(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("heads", "dim", "dtype"), [(3, 11, torch.float32), (4, 64, torch.bfloat16), (2, 128, torch.float16)]
+)
+def test_results_lie_as_their_operands_do(device: str, heads: int, dim: int, dtype: torch.dtype) -> None:
+    """In a model the heads of a row are neighbours; to bring results together that lie head by head takes a copy."""
+    rows = [
+        t.transpose(1, 2).detach().requires_grad_() for t in operands(2, 70, heads, dim, device=device, dtype=dtype)
+    ]
+    by_head = [t.detach().contiguous().requires_grad_() for t in rows]
+    gradient = torch.randn(2, heads, 70, dim, device=device, dtype=dtype)
+    results = []
+    for given in (rows, by_head):
+        out = module.native_attention(given[0], given[1], given[2], True)
+        gradients = torch.autograd.grad(out, given, gradient)
+        assert [t.stride() for t in (out, *gradients)] == [given[0].stride()] * 4
+        results.append([out, *gradients])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    detached = [t.detach() for t in rows]
+    torch.library.opcheck(torch.ops.warpwatch.attention.default, (*detached, True, 0.5), test_utils="test_faketensor")
+    out, log_sum = torch.ops.warpwatch.attention(*detached, True, 0.5)
+    backward = (gradient, *detached, out, log_sum, True, 0.5)
+    torch.library.opcheck(torch.ops.warpwatch.attention_backward.default, backward, test_utils="test_faketensor")
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_hidden_key_has_no_influence(device: str) -> None:
     q, k, v = (t.detach() for t in operands(1, 1, 70, 16, device=device))
     before = module.native_attention(q, k, v, True)
