@@ -25,6 +25,7 @@ from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
+from warpwatch.worker.devices import usable_cores
 from warpwatch.worker.files import copy_regular
 from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.sandbox import Confinement
@@ -61,7 +62,7 @@ class BuildRequest:
 
 def spare_cores() -> list[int]:
     """The cores that builds may use beside a GPU: the first ones are those that children use first."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    cores = usable_cores()
     return cores[len(cores) // 4 :]
 
 

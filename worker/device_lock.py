@@ -7,12 +7,11 @@ different users and home folders see it. Workers in containers do not; an alarm 
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import sys
 from pathlib import Path
 
-from warpwatch.worker.devices import gpu_ids
+from warpwatch.worker.devices import gpu_ids, usable_cores
 from warpwatch.worker.reporter import CannotRunError
 
 
@@ -22,8 +21,7 @@ def physical_id(device: str) -> str:
         ids = gpu_ids()
         number = int(device.partition(":")[2])
         return ids[number] if number < len(ids) else f"{_machine()} {device}"
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return f"{_machine()} cores {','.join(map(str, cores))}"
+    return f"{_machine()} cores {','.join(map(str, usable_cores()))}"
 
 
 def lock_device(device: str, physical: str) -> socket.socket | None:

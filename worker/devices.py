@@ -23,12 +23,16 @@ class LocalDevice:
     model: str
 
 
+def usable_cores() -> list[int]:
+    """The numbers of the cores that this process may use; all of them where the system does not say."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 def find_devices(environ: Mapping[str, str] = os.environ) -> list[LocalDevice]:
     """The CPU first, then the GPUs in the order torch numbers them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     visible = _visible(_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
     gpus = [LocalDevice(f"cuda:{index}", model) for index, (model, _) in enumerate(visible)]
-    return [LocalDevice("cpu", f"{_cpu_model()}, {cores} cores"), *gpus]
+    return [LocalDevice("cpu", f"{_cpu_model()}, {len(usable_cores())} cores"), *gpus]
 
 
 def gpu_ids(environ: Mapping[str, str] = os.environ) -> list[str]:

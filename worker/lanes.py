@@ -7,7 +7,6 @@ beside each other, those of one variant's cases as well.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import Child
+from warpwatch.worker.devices import usable_cores
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import Reporter, Stopped
 from warpwatch.worker.turns import DeviceTurns, LaneTurns
@@ -56,7 +56,7 @@ def lanes_of(host: Host, kind: str, cells: int) -> int:
     if host.kind != "cuda":
         return 1
     useful = cells // _TIMED_PER_LANE if kind in TIMED else cells
-    return max(1, min(MOST.get(kind, 1), useful, (os.cpu_count() or 1) // _CORES_PER_CHILD))
+    return max(1, min(MOST.get(kind, 1), useful, len(usable_cores()) // _CORES_PER_CHILD))
 
 
 def spares_of(host: Host) -> int:

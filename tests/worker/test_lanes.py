@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -11,11 +13,20 @@ from tests.worker.conftest import Diary, Repository
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.worker.checkout import Checkout
-from warpwatch.worker.lanes import Cell, Measure, measure_in_lanes
+from warpwatch.worker.lanes import Cell, Measure, lanes_of, measure_in_lanes
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.tools import Tools
 
 CASES = ["n=100,f32,fwd", "n=101,f32,fwd", "n=102,f32,fwd"]
+
+
+def test_a_worker_bound_to_some_cores_starts_children_for_these_alone(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = replace(tools.host, device="cuda:0")
+    for cores, lanes in ((1, 1), (6, 3), (64, 8)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _process, cores=cores: set(range(cores)), raising=False)
+        assert lanes_of(gpu, "check", 100) == lanes
 
 
 def test_what_lacks_memory_beside_others_is_checked_again_alone(
