@@ -315,9 +315,9 @@ def compress_for_cusparselt(pruned: Tensor) -> list[Tensor]:
     return [torch._cslt_compress(pruned)]
 
 
-def cusparselt_product(weight: list[Tensor], columns: Tensor) -> Tensor:
+def cusparselt_product(weight: list[Tensor], columns: Tensor, algorithm: int = 0) -> Tensor:
     # Transposed by the library, the result comes out as one row per token, contiguous.
-    y: Tensor = torch.ops.aten._cslt_sparse_mm(*weight, columns, transpose_result=True)
+    y: Tensor = torch.ops.aten._cslt_sparse_mm(*weight, columns, transpose_result=True, alg_id=algorithm)
     return y
 
 
@@ -342,14 +342,15 @@ class SemiStructured(torch.autograd.Function):
         return gradients[0] @ pruned, gradients[0].mT @ x, None, None
 
 
-def padded_product(product: Callable[[list[Tensor], Tensor], Tensor], weight: list[Tensor], x: Tensor) -> Tensor:
-    """Pads x to a multiple of 8 tokens, which both libraries require, and cuts the padding off again.
-
-    cuSPARSELt refuses unaligned tensors.
-    """
+def padded(x: Tensor) -> Tensor:
+    """x with a multiple of 8 tokens, which both libraries require, at an address that cuSPARSELt takes."""
     missing = -x.shape[0] % 8
-    y = product(weight, F.pad(x, (0, 0, 0, missing)).mT if missing else aligned(x.contiguous()).mT)
-    return y[: x.shape[0]]
+    return F.pad(x, (0, 0, 0, missing)) if missing else aligned(x.contiguous())
+
+
+def padded_product(product: Callable[[list[Tensor], Tensor], Tensor], weight: list[Tensor], x: Tensor) -> Tensor:
+    """The product for padded x, without the padding."""
+    return product(weight, padded(x).mT)[: x.shape[0]]
 
 
 def semi_structured_variant(
@@ -383,6 +384,28 @@ semi_structured_variant(
     compress_for_cusparselt,
     cusparselt_product,
 )
+
+
+def searched_unsupported(case: Case, device: DeviceKind) -> str | None:
+    return "is for inference: see cusparselt" if case["train"] else cusparselt_unsupported(case, device)
+
+
+def compressed_and_searched(x: Tensor, w: Tensor, train: bool) -> dict[str, Any]:
+    """W compressed, and the number of the algorithm that cuSPARSELt's own timing found fastest for these tokens."""
+    weight = compress_for_cusparselt(pruned_by_comparing(w))
+    columns = padded(x).mT
+    return {"weight": weight, "algorithm": torch._cslt_sparse_mm_search(weight[0], columns, transpose_result=True)}
+
+
+@operator.variant(
+    "cusparselt_searched",
+    idea="cusparselt with the algorithm that the library's search found fastest, offline",
+    devices=("cuda",),
+    unsupported=searched_unsupported,
+    prepare=compressed_and_searched,
+)
+def cusparselt_searched(x: Tensor, w: Tensor, train: bool, weight: list[Tensor], algorithm: int) -> Tensor:
+    return padded_product(functools.partial(cusparselt_product, algorithm=algorithm), weight, x)
 
 
 @functools.cache

@@ -151,7 +151,7 @@ def test_operands_that_do_not_fit_are_refused(x: tuple[int, ...], w: tuple[int, 
 
 def test_absent_libraries_say_why() -> None:
     half, single = module.sized("f16", 64, 64, 64, 0), module.sized("f32", 64, 64, 64, 0)
-    for name in ("cutlass", "cusparselt"):
+    for name in ("cutlass", "cusparselt", "cusparselt_searched"):
         assert module.operator.variants[name].reason_unsupported(half, "cpu") is not None
         assert "16 bits" in str(module.operator.variants[name].reason_unsupported(single, "cuda"))
     if not torch.backends.cusparselt.is_available():
