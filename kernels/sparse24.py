@@ -21,9 +21,14 @@ from warpwatch.peers import compile_unsupported
 
 from ._aligned import aligned
 from ._compiled import compiled
+from ._hopper import hopper_unsupported
 
 MOST_TOKENS = 8
-"""Rows of x that the CUDA kernel takes, as in csrc/sparse24/sparse24.h."""
+"""Rows of x that the kernel for decoding takes, as in csrc/sparse24/sparse24.h."""
+BLOCK_ROWS, STEP_COLUMNS, STEP_MULTIPLE = 16, 64, 4
+"""What compressed W is cut into for sparse tensor cores, as in csrc/sparse24/sparse24.h."""
+ANY_TWO = 0x44
+"""A byte of metadata with valid positions, the first two of both groups."""
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
@@ -116,6 +121,10 @@ def register_native() -> None:
     def fake_linear(x: Tensor, values: Tensor, metadata: Tensor) -> Tensor:
         return x.new_empty((x.shape[0], values.shape[0]))
 
+    @torch.library.register_fake("warpwatch::sparse24_tensor_linear")  # type: ignore[untyped-decorator]
+    def fake_tensor_linear(x: Tensor, values: Tensor, positions: Tensor, rows: int) -> Tensor:
+        return x.new_empty((x.shape[0], rows))
+
     @torch.library.register_fake("warpwatch::sparse24_linear_backward")  # type: ignore[untyped-decorator]
     def fake_linear_backward(gradient: Tensor, values: Tensor, metadata: Tensor) -> Tensor:
         return gradient.new_empty((gradient.shape[0], 2 * values.shape[1]))
@@ -152,6 +161,7 @@ QUICK = (
     sized("f32", 1, 128, 256, 0),
     sized("f32", 33, 51, 300, 0),
     sized("bf16", 40, 64, 128, 0),
+    sized("f16", 300, 200, 328, 0),
     *both_directions(sized("f32", 64, 96, 128, 1), sized("f32", 37, 29, 76, 1), sized("f16", 32, 64, 64, 1)),
 )
 FULL = (
@@ -271,6 +281,49 @@ def v4(x: Tensor, w: Tensor, train: bool, values: Tensor, metadata: Tensor) -> T
     return _compressed_product(x, values, metadata)
 
 
+def needs_tensor_cores(case: Case, device: DeviceKind) -> str | None:
+    if case["train"]:
+        return "is for inference: see v3"
+    if case.precision not in ("f16", "bf16"):
+        return f"sparse tensor cores multiply in 16 bits here, not in {case.precision}"
+    fits = case["n"] % 8 == 0 and case["k"] % 8 == 0
+    return hopper_unsupported() if fits else "the copy engine takes rows of a multiple of 8 elements"
+
+
+def ordered_offline(x: Tensor, w: Tensor, train: bool) -> dict[str, Any]:
+    return dict(zip(("values", "positions"), ordered(*torch.ops.warpwatch.sparse24_compress(w)), strict=True))
+
+
+def ordered(values: Tensor, metadata: Tensor) -> tuple[Tensor, Tensor]:
+    """Compressed W, (n, k / 2) and (n, k / 8), in the order in which sparse tensor cores take it, as
+    csrc/sparse24/sparse24.h describes it: values (blocks, steps, 512) and positions (blocks, steps, 128)."""
+    rows, columns = -values.shape[0] % BLOCK_ROWS, -metadata.shape[1] % (STEP_MULTIPLE * STEP_COLUMNS // 8)
+    values = F.pad(values, (0, 4 * columns, 0, rows))
+    metadata = F.pad(metadata, (0, columns, 0, rows), value=ANY_TWO)
+    blocks, steps = values.shape[0] // BLOCK_ROWS, 2 * values.shape[1] // STEP_COLUMNS
+    # Axes: block, row / 8, row % 8, step, half of the step, half of its values, pair, value of the pair.
+    by_lane = values.view(blocks, 2, 8, steps, 2, 2, 4, 2).permute(0, 3, 4, 2, 6, 5, 1, 7)
+    # Axes: block, row / 8, row % 8, step, 16 columns, byte.
+    positions = metadata.view(blocks, 2, 8, steps, 4, 2).permute(0, 3, 2, 4, 1, 5)
+    return by_lane.reshape(blocks, steps, -1), positions.reshape(blocks, steps, -1)
+
+
+@operator.variant(
+    "v5",
+    idea=(
+        "Hopper's sparse tensor cores: compressed W comes by way of registers, in the order in which they take it, "
+        "tokens by the copy engine"
+    ),
+    native=True,
+    devices=("cuda",),
+    unsupported=needs_tensor_cores,
+    prepare=ordered_offline,
+)
+def v5(x: Tensor, w: Tensor, train: bool, values: Tensor, positions: Tensor) -> Tensor:
+    y: Tensor = torch.ops.warpwatch.sparse24_tensor_linear(x, values, positions, w.shape[0])
+    return y
+
+
 def _compressed_product(x: Tensor, values: Tensor, metadata: Tensor | None) -> Tensor:
     y: Tensor = torch.ops.warpwatch.sparse24_linear(x, values, metadata)
     return y
@@ -387,7 +440,10 @@ semi_structured_variant(
 
 
 def searched_unsupported(case: Case, device: DeviceKind) -> str | None:
-    return "is for inference: see cusparselt" if case["train"] else cusparselt_unsupported(case, device)
+    reason = "is for inference: see cusparselt" if case["train"] else cusparselt_unsupported(case, device)
+    if reason is None and case.precision == "f16":
+        return "the library's search loses the CUDA context in f16, as seen on an H200 with torch 2.11"
+    return reason
 
 
 def compressed_and_searched(x: Tensor, w: Tensor, train: bool) -> dict[str, Any]:

@@ -66,6 +66,24 @@ bool make_tensor_map(CUtensorMap& map, const T* data, const TensorAxis (&axes)[R
                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+// Launches blocks in clusters, with `bytes` of shared memory each. Returns null, or why the launch was refused.
+template <class... Parameters>
+const char* launch_in_clusters(void (*kernel)(Parameters...), int cluster, int64_t blocks, int threads, int bytes, cudaStream_t stream,
+                               const Parameters&... parameters) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(blocks);
+  config.blockDim = static_cast<unsigned>(threads);
+  config.dynamicSmemBytes = static_cast<size_t>(bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return words_of(cudaLaunchKernelEx(&config, kernel, parameters...));
+}
+
 // A barrier in shared memory: a phase ends when all arrivals have come and all announced bytes are there.
 __device__ inline void init_barrier(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
@@ -176,10 +194,69 @@ __device__ void take_registers() {
 // sees that it is the same for a warp.
 __device__ inline int multiplying_group() { return __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0) - 1; }
 
+// The tiles of a product, over all batches, and the steps along k.
+struct TileGrid {
+  int rows, columns, tiles, steps;
+};
+
+// Where a tile lies, in tiles. Kept in an order in which what is at work at once needs few different operands: eight rows of tiles are
+// computed column by column.
+struct TilePlace {
+  int row, column, batch;
+
+  __device__ TilePlace(const TileGrid& grid, int tile) {
+    constexpr int kGroup = 8;
+    const int each = grid.rows * grid.columns, within = tile % each, first = within / (kGroup * grid.columns) * kGroup;
+    const int tall = grid.rows - first < kGroup ? grid.rows - first : kGroup, left = within - first * grid.columns;
+    batch = tile / each;
+    row = first + left % tall;
+    column = left / tall;
+  }
+};
+
+// A ring of tiles that the blocks of a cluster share. `full` ends a phase when a tile's bytes have come, `empty` when all that read it, in
+// every block that it went to, have.
+template <int Stages, int Bytes>
+struct ClusterRing {
+  unsigned char* tiles;
+  uint64_t *full, *empty;
+  int slot = 0;
+  uint32_t phase = 0;
+
+  __device__ ClusterRing(unsigned char* memory, uint64_t* barriers) : tiles(memory), full(barriers), empty(barriers + Stages) {}
+
+  // By one thread, for so many warps that read a tile in all blocks.
+  __device__ void init(int warps) const {
+    for (int i = 0; i < Stages; ++i) {
+      init_barrier(full + i, 1);
+      init_barrier(empty + i, warps);
+    }
+  }
+
+  __device__ unsigned char* tile() const { return tiles + slot * Bytes; }
+
+  __device__ void advance() {
+    if (++slot == Stages) slot = 0, phase ^= 1;
+  }
+
+  // Tells each of `blocks` blocks that this warp has read a tile.
+  __device__ void release(int of, int blocks) const {
+    const int lane = threadIdx.x % 32;
+    if (lane < blocks) arrive_at(empty + of, lane);
+  }
+};
+
 // Four 8 x 8 matrices of 16-bit elements to shared memory, as load_matrices reads them.
 __device__ inline void store_matrices(void* row, const uint32_t (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(from[0]), "r"(from[1]),
                "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+
+// The same with each matrix transposed.
+__device__ inline void store_transposed(void* row, const uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(from[0]),
+               "r"(from[1]), "r"(from[2]), "r"(from[3])
                : "memory");
 }
 
@@ -209,6 +286,9 @@ __device__ void pin(float (&values)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 
+// A barrier of one multiplying warpgroup.
+__device__ inline void sync_warpgroup(int group) { asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kWarpgroup) : "memory"); }
+
 // Keeps the assembler from moving what computes `value`, which is never negative, beyond a wait for products that follows: it knows
 // nothing of the wait's purpose and would place it first.
 __device__ inline void sync_after(float value) { __syncwarp(value < 0 ? 1 : ~0u); }
@@ -221,6 +301,12 @@ __device__ void multiply_shared(float (&sum)[N / 2], uint64_t a, uint64_t b, boo
 // The same with a from registers, as tensor_step takes it, and k running down the rows of b.
 template <class T, int N>
 __device__ void multiply_registers(float (&sum)[N / 2], const uint32_t (&a)[4], uint64_t b);
+
+// sum (64 x 256) = a * b, plus sum if `add`, 32 deep, where of each four of a row of a two are there: as if they were dense in `a`, with
+// their positions as sparse24.h describes them. Two neighbouring lanes of four hold those of rows lane / 4 (lower half) and lane / 4 + 8,
+// the even one of columns 0 to 15; Pair says which two. k runs along b's rows.
+template <class T, int Pair>
+__device__ void multiply_sparse(float (&sum)[128], const uint32_t (&a)[4], uint64_t b, uint32_t positions, bool add);
 
 #define WARPWATCH_LIST_32                                                            \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
@@ -280,6 +366,21 @@ __device__ void multiply_registers(float (&sum)[N / 2], const uint32_t (&a)[4], 
   }
 }
 
+#define WARPWATCH_SPARSE(TYPE)                                                                                                     \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %135, 0;\nwgmma.mma_async.sp.sync.aligned.m64n256k32.f32." TYPE "." TYPE       \
+               " {" WARPWATCH_LIST_128 "}, {%128, %129, %130, %131}, %132, %133, %134, add, 1, 1, 0;\n}"                            \
+               : WARPWATCH_SUM_128(0)                                                                                             \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(positions), "n"(Pair), "r"(int{add}))
+
+template <class T, int Pair>
+__device__ void multiply_sparse(float (&sum)[128], const uint32_t (&a)[4], uint64_t b, uint32_t positions, bool add) {
+  if constexpr (T::kIsBf16) {
+    WARPWATCH_SPARSE("bf16");
+  } else {
+    WARPWATCH_SPARSE("f16");
+  }
+}
+
 #undef WARPWATCH_LIST_32
 #undef WARPWATCH_LIST_64
 #undef WARPWATCH_LIST_128
@@ -290,5 +391,6 @@ __device__ void multiply_registers(float (&sum)[N / 2], const uint32_t (&a)[4], 
 #undef WARPWATCH_SHARED
 #undef WARPWATCH_REGISTERS
 #undef WARPWATCH_BY_SIZE
+#undef WARPWATCH_SPARSE
 
 }  // namespace warpwatch

@@ -37,41 +37,23 @@ struct Maps {
   CUtensorMap a, b, c;
 };
 
-struct Grid {
-  int rows, columns, tiles, steps;  // Rows of tiles of a cluster; tiles of a cluster over all batches; steps along k.
-};
+using Grid = warpwatch::TileGrid;  // Of tiles of a cluster.
 
 #if defined(WARPWATCH_HOPPER)
-// Rows of tiles, of a cluster each, that are computed column by column: what is at work at once then needs few different operands.
-constexpr int kGroup = 8;
-
 template <class P>
 struct Place {
   int m, n, batch;
 
   __device__ Place(const Grid& grid, int tile) {
-    const int each = grid.rows * grid.columns, within = tile % each, first = within / (kGroup * grid.columns) * kGroup;
-    const int tall = grid.rows - first < kGroup ? grid.rows - first : kGroup, left = within - first * grid.columns;
-    batch = tile / each;
-    m = (first + left % tall) * kCluster * kM;
-    n = left / tall * P::kN;
+    const warpwatch::TilePlace place(grid, tile);
+    m = place.row * kCluster * kM;
+    n = place.column * P::kN;
+    batch = place.batch;
   }
 };
 
-// The ring: `full` ends a phase when a stage's bytes have come, `empty` when all that read it, in every block that it went to, have.
 template <class P>
-struct Ring {
-  unsigned char* stages;
-  uint64_t *full, *empty;
-  int slot = 0;
-  uint32_t phase = 0;
-
-  __device__ unsigned char* a() const { return stages + slot * P::kStage; }
-  __device__ unsigned char* b() const { return a() + P::kBytesA; }
-  __device__ void advance() {
-    if (++slot == P::kStages) slot = 0, phase ^= 1;
-  }
-};
+using Ring = warpwatch::ClusterRing<P::kStages, P::kStage>;
 
 template <class P>
 __device__ void copy_tiles(const Maps& maps, const Grid& grid, Ring<P> ring, uint32_t rank, int cluster, int clusters) {
@@ -84,11 +66,11 @@ __device__ void copy_tiles(const Maps& maps, const Grid& grid, Ring<P> ring, uin
       warpwatch::await(ring.empty + ring.slot, ring.phase ^ 1);
       warpwatch::arrive_expecting(full, P::kStage);
       if constexpr (P::kRowsA) {
-        warpwatch::load_tile(maps.a, ring.a(), full, k, m, place.batch);
+        warpwatch::load_tile(maps.a, ring.tile(), full, k, m, place.batch);
       } else {
-        for (int i = 0; i < kM / 64; ++i) warpwatch::load_tile(maps.a, ring.a() + i * kSquare, full, m + i * 64, k, place.batch);
+        for (int i = 0; i < kM / 64; ++i) warpwatch::load_tile(maps.a, ring.tile() + i * kSquare, full, m + i * 64, k, place.batch);
       }
-      unsigned char* b = ring.b() + rank * (P::kBytesB / kCluster);
+      unsigned char* b = ring.tile() + P::kBytesA + rank * (P::kBytesB / kCluster);
       constexpr uint16_t all = (1 << kCluster) - 1;
       if constexpr (P::kRowsB) {
         warpwatch::load_tile_of_all(maps.b, b, full, k, n, place.batch, all);
@@ -98,13 +80,6 @@ __device__ void copy_tiles(const Maps& maps, const Grid& grid, Ring<P> ring, uin
       }
     }
   }
-}
-
-// Tells every block of the cluster that this warp has read a stage.
-template <class P>
-__device__ void release(const Ring<P>& ring, int slot) {
-  const uint32_t lane = threadIdx.x % 32;
-  if (lane < kCluster) warpwatch::arrive_at(ring.empty + slot, lane);
 }
 
 template <int N>
@@ -140,8 +115,8 @@ __device__ void multiply_tiles(const Maps& maps, const Grid& grid, Ring<P> ring,
     int last = -1;
     for (int step = 0; step < grid.steps; ++step) {
       warpwatch::await(ring.full + ring.slot, ring.phase);
-      const uint64_t a = warpwatch::operand_of(ring.a() + group * kSquare);
-      const uint64_t b = warpwatch::operand_of(ring.b(), kSwizzleTile, P::kRowsB ? 16 : kSquare);
+      const uint64_t a = warpwatch::operand_of(ring.tile() + group * kSquare);
+      const uint64_t b = warpwatch::operand_of(ring.tile() + P::kBytesA, kSwizzleTile, P::kRowsB ? 16 : kSquare);
       warpwatch::pin(sum);
       warpwatch::open_products();
 #pragma unroll
@@ -154,13 +129,13 @@ __device__ void multiply_tiles(const Maps& maps, const Grid& grid, Ring<P> ring,
       warpwatch::pin(sum);
       // The products of the step before have ended when no more than this step's are under way.
       warpwatch::await_products<1>();
-      if (last >= 0) release(ring, last);
+      if (last >= 0) ring.release(last, kCluster);
       last = ring.slot;
       ring.advance();
     }
     warpwatch::await_products<0>();
     warpwatch::pin(sum);
-    release(ring, last);
+    ring.release(last, kCluster);
     const Place<P> place(grid, tile);
     const int row = place.m + rank * kM + group * 64 + warp * 16;
     store<P::kN>(maps.c, sum, parts + (group * 4 + warp) * kParts * kPart, row, place.n, place.batch);
@@ -175,14 +150,11 @@ __global__ __launch_bounds__(kThreads, 1) void warpgroups(const __grid_constant_
   extern __shared__ __align__(16) unsigned char bytes[];
   unsigned char* memory = bytes + (kSwizzleTile - warpwatch::shared_address(bytes) % kSwizzleTile) % kSwizzleTile;
   uint64_t* barriers = reinterpret_cast<uint64_t*>(memory + P::kBarriers);
-  const Ring<P> ring{memory, barriers, barriers + P::kStages};
+  const Ring<P> ring(memory, barriers);
   const uint32_t rank = warpwatch::cluster_rank();
   const int cluster = blockIdx.x / kCluster, clusters = gridDim.x / kCluster;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < P::kStages; ++i) {
-      warpwatch::init_barrier(ring.full + i, 1);
-      warpwatch::init_barrier(ring.empty + i, kCluster * kWarps);
-    }
+    ring.init(kCluster * kWarps);
     warpwatch::publish_barriers();
     warpwatch::prefetch_map(maps.a), warpwatch::prefetch_map(maps.b), warpwatch::prefetch_map(maps.c);
   }
@@ -191,11 +163,11 @@ __global__ __launch_bounds__(kThreads, 1) void warpgroups(const __grid_constant_
   warpwatch::cluster_await();
   if (threadIdx.x < kWarpgroup) {
     warpwatch::give_up_registers<40>();
-    if (threadIdx.x == 0) copy_tiles(maps, grid, ring, rank, cluster, clusters);
+    if (threadIdx.x == 0) copy_tiles<P>(maps, grid, ring, rank, cluster, clusters);
     __syncwarp();
   } else {
     warpwatch::take_registers<232>();
-    multiply_tiles(maps, grid, ring, memory + P::kOut, rank, cluster, clusters);
+    multiply_tiles<P>(maps, grid, ring, memory + P::kOut, rank, cluster, clusters);
     __syncwarp();
   }
   // No block may end while another one of the cluster copies to it or arrives at its barriers.
@@ -220,21 +192,10 @@ int64_t clusters_at_once() { return std::max(1, warpwatch::multiprocessors() / k
 
 template <class P>
 const char* launch(const Maps& maps, const Product<Bf16>& call, void* stream) {
-  const auto kernel = warpgroups<P>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes);
   const Grid grid{static_cast<int>(ceil_div(call.m, kCluster * kM)), static_cast<int>(ceil_div(call.n, P::kN)),
                   static_cast<int>(cluster_tiles(call, P::kN)), static_cast<int>(ceil_div(call.k, kK))};
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kCluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(std::min<int64_t>(grid.tiles, clusters_at_once()) * kCluster);
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = P::kSharedBytes;
-  config.stream = warpwatch::as_stream(stream);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  return warpwatch::words_of(cudaLaunchKernelEx(&config, kernel, maps, grid));
+  const int64_t blocks = std::min<int64_t>(grid.tiles, clusters_at_once()) * kCluster;
+  return warpwatch::launch_in_clusters(warpgroups<P>, kCluster, blocks, kThreads, P::kSharedBytes, warpwatch::as_stream(stream), maps, grid);
 }
 
 template <int N>

@@ -185,6 +185,31 @@ Tensor linear_cuda(const Tensor& x_given, const Tensor& values_given, const Tens
                                               y.mutable_data_ptr(), x.size(0), rows, columns, warpwatch::current_stream(x)));
   return y;
 }
+
+// `values`: (blocks, steps, values of a step), `positions`: (blocks, steps, bytes of a step).
+Tensor tensor_linear_cuda(const Tensor& x_given, const Tensor& values, const Tensor& positions, int64_t rows) {
+  using namespace sparse24;
+  const warpwatch::DeviceGuard guard(x_given.get_device_index());
+  STD_TORCH_CHECK(x_given.dim() == 2 && values.dim() == 3 && positions.dim() == 3, "the tokens must be a matrix, and W in blocks");
+  STD_TORCH_CHECK(x_given.scalar_type() == values.scalar_type() && format_of(values) != Format::f32,
+                  "tokens and weight must have the same dtype, of 16 bits");
+  const int64_t blocks = values.size(0), steps = values.size(1), columns = x_given.size(1);
+  const bool fits = rows > (blocks - 1) * kBlockRows && rows <= blocks * kBlockRows && columns <= steps * kStepColumns;
+  STD_TORCH_CHECK(fits && rows % 8 == 0 && columns % 8 == 0, "the weight does not fit ", rows, " rows and ", columns,
+                  " columns, multiples of 8");
+  const bool ordered = steps % kStepMultiple == 0 && values.size(2) == kBlockRows * kStepColumns / 2 && positions.size(0) == blocks &&
+                       positions.size(1) == steps && positions.size(2) == kBlockRows * kStepColumns / 8 &&
+                       positions.scalar_type() == ScalarType::Byte;
+  STD_TORCH_CHECK(ordered, "values and positions are not those of blocks of W");
+  STD_TORCH_CHECK(values.get_device_index() == x_given.get_device_index(), "tokens and weight must be on one device");
+  const Tensor x = warpwatch::contiguous16(x_given), own_values = warpwatch::contiguous16(values);
+  const Tensor own_positions = warpwatch::contiguous16(positions);
+  Tensor y = new_matrix(x, x.size(0), rows);
+  const Ordered w{own_values.const_data_ptr(), own_positions.const_data_ptr(), rows, steps};
+  warpwatch::check_launch(tensor_linear_on(format_of(x), w, x.const_data_ptr(), y.mutable_data_ptr(), x.size(0), columns,
+                                           warpwatch::current_stream(x)));
+  return y;
+}
 #endif
 
 }  // namespace
@@ -196,6 +221,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(warpwatch, m) {
   m.def("sparse24_linear_backward(Tensor gradient, Tensor values, Tensor metadata) -> Tensor");
   m.def("sparse24_linear_transposed(Tensor x, Tensor values, Tensor metadata) -> Tensor");
   m.def("sparse24_compress_both(Tensor w) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("sparse24_tensor_linear(Tensor x, Tensor values, Tensor positions, int rows) -> Tensor");
   m.def("sparse24_train(Tensor x, Tensor w) -> (Tensor, Tensor, Tensor)");
 }
 
@@ -214,5 +240,6 @@ STABLE_TORCH_LIBRARY_IMPL(warpwatch, CUDA, m) {
   m.impl("sparse24_prune", TORCH_BOX(&prune_cuda));
   m.impl("sparse24_compress", TORCH_BOX(&compress_cuda));
   m.impl("sparse24_linear", TORCH_BOX(&linear_cuda));
+  m.impl("sparse24_tensor_linear", TORCH_BOX(&tensor_linear_cuda));
 }
 #endif

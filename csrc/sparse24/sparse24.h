@@ -57,4 +57,18 @@ constexpr int64_t kMostTokens = 8;
 const char* linear_on(Format format, const void* x, const void* values, const uint8_t* metadata, void* y, int64_t tokens,
                       int64_t rows, int64_t columns, void* stream);
 
+// Compressed W of 16-bit elements in the order in which sparse tensor cores take it: blocks of kBlockRows rows, and in these steps of
+// kStepColumns columns, so many that kStepMultiple divides them. What is missing to whole blocks and steps has values of zero and any
+// two different positions. The 32 lanes of a warp, 4 * g + t, take of a step first 16 bytes of values for each half of its columns,
+// those of (g, 2t), (g + 8, 2t), (g, 2t + 8) and (g + 8, 2t + 8), two each, counted in values; and 4 bytes of metadata: those of columns
+// 16 * t and on, of rows g and g + 8.
+constexpr int64_t kBlockRows = 16, kStepColumns = 64, kStepMultiple = 4;
+struct Ordered {
+  const void *values, *positions;
+  int64_t rows, steps;
+};
+
+// y = x W' for any number of rows of x, on Hopper. rows and columns must be multiples of 8, and all lie on 16 bytes.
+const char* tensor_linear_on(Format format, const Ordered& w, const void* x, void* y, int64_t tokens, int64_t columns, void* stream);
+
 }  // namespace sparse24

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -95,6 +96,35 @@ def test_all_ways_prune_alike(rows: int, columns: int, dtype: torch.dtype, devic
     view = torch.randn(rows, columns + 3, device=device).to(dtype)[:, 3:]
     assert torch.equal(pruned_by("native", view), pruned_by("sort", view))
     assert torch.equal(pruned_by("compress", view), pruned_by("sort", view))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(16, 256), (40, 72)])
+def test_the_order_for_tensor_cores_is_the_documented_one(rows: int, columns: int) -> None:
+    """What each lane of a warp takes, as csrc/sparse24/sparse24.h describes it, makes up W again."""
+    w = torch.randn(rows, columns).half()
+    values, positions = module.ordered(*torch.ops.warpwatch.sparse24_compress(w))
+    blocks, steps = values.shape[:2]
+    assert blocks == -(-rows // 16)
+    assert steps == 4 * -(-columns // 256)
+    of_lanes, bytes_of_lanes = values.view(blocks, steps, 2, 32, 8), positions.view(blocks, steps, 32, 4)
+    whole, metadata = (
+        torch.zeros(blocks * 16, steps * 32).half(),
+        torch.zeros(blocks * 16, steps * 8, dtype=torch.uint8),
+    )
+    for block, step, lane in itertools.product(range(blocks), range(steps), range(32)):
+        g, t = divmod(lane, 4)
+        for half, (part, (row, column)) in itertools.product(
+            range(2), enumerate([(g, 2 * t), (g + 8, 2 * t), (g, 2 * t + 8), (g + 8, 2 * t + 8)])
+        ):
+            at = step * 32 + half * 16 + column
+            whole[block * 16 + row, at : at + 2] = of_lanes[block, step, half, lane, 2 * part : 2 * part + 2]
+        for part, row in enumerate((g, g + 8)):
+            at = step * 8 + 2 * t
+            metadata[block * 16 + row, at : at + 2] = bytes_of_lanes[block, step, lane, 2 * part : 2 * part + 2]
+    again = decompressed(whole, metadata, steps * 64)
+    assert torch.equal(again[:rows, :columns], module.pruned_by_sorting(w))
+    assert not again[rows:].any()
+    assert not again[:, columns:].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
