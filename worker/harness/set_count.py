@@ -20,15 +20,15 @@ _MOST_SETS = 256
 _WARM_SETS = 64
 """Enough where even the most sets fill a quarter of the L2 at most: data is as warm, and each set costs a capture in
 every placement. With half of it, which is one of the two partitions of an H200, times differed."""
-_WALK_NS = 100_000_000
+_WALK_NS = 200_000_000
 """The longest walk through all sets, roughly.
 
 Slow calls therefore get few sets; reading a set from memory takes less than a thousandth of such a call.
 """
-_WALKS_NS = 200_000_000
+_WALKS_NS = 400_000_000
 """The longest walk through the sets of all placements together, roughly.
 
-It limits calls of more than 0.2 ms. Where they launch many kernels, their places in memory average out within one
+It limits calls of more than 0.4 ms. Where they launch many kernels, their places in memory average out within one
 placement.
 """
 _MEMORY_SHARE = 0.4
