@@ -187,6 +187,41 @@ def test_where_the_answer_is_an_input_a_copy_is_a_format(unused: int) -> None:
         assert expect_no_answer(problem)
 
 
+def gathering(prepare: Any, function: Any) -> CaseProblem:
+    """y = x[index] by a variant that gets the index and what it prepared of it."""
+    operator = Operator(
+        "gather",
+        "x[index]",
+        inputs=lambda given, make: {"x": make.normal(given["n"]), "index": make.integers(0, given["n"], given["n"])},
+        reference=lambda x, index: x[index],
+        cost=lambda given: Cost(0, 16 * given["n"]),
+        cases={"quick": (CASE,)},
+    )
+    operator.variant("tested", idea="", prepare=prepare)(function)
+    return CaseProblem(operator, operator.variants["tested"], CASE, torch.device("cpu"))
+
+
+def test_offsets_that_were_prepared_are_called_with_the_indices_that_they_belong_to() -> None:
+    """A kernel that relies on them would read outside its memory."""
+
+    def gather(x: Tensor, index: Tensor, order: Tensor) -> Tensor:
+        assert bool((index[order].diff() >= 0).all()), "the order is that of other indices"
+        y = torch.empty_like(x)
+        y[order] = x[index[order]]
+        return y
+
+    problem = gathering(lambda x, index: {"order": index.argsort()}, gather)
+    with problem.modes():
+        assert expect_no_answer(problem)
+
+
+def test_an_answer_is_found_beside_indices() -> None:
+    problem = gathering(lambda x, index: {"kept": [x[index]]}, lambda x, index, kept: kept[0].clone())
+    with problem.modes(), pytest.raises(WrongResultError) as wrong:
+        expect_no_answer(problem)
+    assert wrong.value.fault == Fault.PREPARED_ANSWER
+
+
 class Holder:
     def __init__(self, value: Tensor) -> None:
         self.value = value
