@@ -59,6 +59,10 @@ bool make_tensor_map(CUtensorMap& map, const T* data, const TensorAxis (&axes)[R
     if (i > 0 && (bytes % 16 != 0 || bytes < 0 || bytes >= int64_t{1} << 40)) return false;
   }
   if (reinterpret_cast<uintptr_t>(data) % 16 != 0) return false;
+  // The driver's function wants a context in the calling thread. A new one, such as autograd's, has none before its first call of the
+  // runtime that makes one, which cudaSetDevice does.
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) return false;
   const auto encode = tensor_map_encoder();
   const auto type = T::kIsBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   return encode != nullptr &&
