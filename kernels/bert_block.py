@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -21,6 +22,9 @@ from . import attention, matmul
 from ._compiled import compiled
 
 PROJECTIONS = ("q", "k", "v", "o")
+NORM_EPSILON = 1e-5
+MOST_COLUMNS = 1024
+"""Columns that the kernels for whole rows take, as in csrc/bert_block/bert_block.h."""
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """softmax(Q Kᵀ / √D) V for (batch, heads, rows, dim)."""
@@ -62,7 +66,7 @@ def block(
         return F.linear(x, w, b).view(*x.shape[:2], heads, -1).transpose(1, 2)
 
     y = attend(by_head(w_q, b_q), by_head(w_k, b_k), by_head(w_v, b_v)).transpose(1, 2).flatten(2)
-    return F.layer_norm(x + F.linear(y, w_o, b_o), x.shape[2:], gain, shift)
+    return F.layer_norm(x + F.linear(y, w_o, b_o), x.shape[2:], gain, shift, NORM_EPSILON)
 
 
 def plainly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -94,9 +98,23 @@ def depth(case: Case) -> int:
     return through if case.direction == "fwd" else through + int(case["b"] * case["s"])
 
 
+@functools.cache
 def register_native() -> None:
+    """Shapes for torch.compile, for the torch operators that the library defines; only once."""
     matmul.register_native()
     attention.register_native()
+
+    @torch.library.register_fake("warpwatch::bert_block_norm")  # type: ignore[untyped-decorator]
+    def fake_norm(x: Tensor, y: Tensor, gain: Tensor, shift: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+        return x.new_empty(x.shape), x.new_empty((x.shape[0], 2), dtype=torch.float32)
+
+    @torch.library.register_fake("warpwatch::bert_block_norm_backward")  # type: ignore[untyped-decorator]
+    def fake_backward(gradient: Tensor, x: Tensor, y: Tensor, gain: Tensor, stats: Tensor) -> tuple[Tensor, Tensor]:
+        return x.new_empty(x.shape), x.new_empty((3, x.shape[1]))
+
+    @torch.library.register_fake("warpwatch::bert_block_column_sums")  # type: ignore[untyped-decorator]
+    def fake_sums(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return a.new_empty((3, a.shape[1]))
 
 
 QUICK = both_directions(
@@ -125,7 +143,7 @@ operator = Operator(
     gradients=("x", *(f"w_{name}" for name in PROJECTIONS), "b_q", "b_v", "b_o", "gain", "shift"),
     depth=depth,
     native=register_native,
-    uses=("matmul", "attention"),
+    uses=("bert_block", "matmul", "attention"),
 )
 
 
@@ -175,15 +193,85 @@ def full_precision_only(case: Case, _device: DeviceKind) -> str | None:
 @operator.variant(
     "v4",
     idea="both products and the softmax by our attention",
-    outcome=(
-        "loses to v2 and to compile on an H100 in bf16: our attention returns heads one after the other, "
-        "and a copy brings them together"
-    ),
+    outcome="as fast as v2 forward on an H200 in bf16, slower backward; loses to compile, which fuses the norm",
     native=True,
     unsupported=full_precision_only,
 )
 def v4(**given: Any) -> Tensor:
     return block(lambda q, k, v: attention.native_attention(q, k, v, False), **given)
+
+
+class FusedBlock(torch.autograd.Function):
+    """The block of v4 with gradients that autograd does not put together: the residual is added where its sum is
+    normalized, all gradients of x by the products they come from, and biases share a pass over memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, heads: int, *weights: Tensor) -> Tensor:
+        w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o, gain, shift = weights
+        rows, operators = x.flatten(0, 1), torch.ops.warpwatch
+        q, k, v = (
+            F.linear(x, w, b).view(*x.shape[:2], heads, -1).transpose(1, 2)
+            for w, b in ((w_q, b_q), (w_k, b_k), (w_v, b_v))
+        )
+        ctx.options = (False, q.shape[3] ** -0.5, attention.WARPGROUPS)
+        out, log_sum = operators.attention(q, k, v, *ctx.options)
+        y = F.linear(_by_row(out), w_o, b_o)
+        normed: tuple[Tensor, Tensor] = operators.bert_block_norm(rows, y, gain, shift, NORM_EPSILON)
+        ctx.save_for_backward(x, w_q, w_k, w_v, w_o, gain, q, k, v, out, log_sum, y, normed[1])
+        return normed[0].view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, w_q, w_k, w_v, w_o, gain, q, k, v, out, log_sum, y, stats = ctx.saved_tensors
+        rows, operators = x.flatten(0, 1), torch.ops.warpwatch
+        d, sums = operators.bert_block_norm_backward(gradients[0].flatten(0, 1), rows, y, gain, stats)
+        d_out = (d @ w_o).view(*x.shape[:2], q.shape[1], -1).transpose(1, 2)
+        d_w_o = d.mT @ _by_row(out)
+        of_heads = operators.attention_backward(d_out, q, k, v, out, log_sum, *ctx.options)
+        projected = [_by_row(of_head) for of_head in of_heads]
+        for gradient, w in zip(projected, (w_q, w_k, w_v), strict=True):
+            d.addmm_(gradient, w)
+        biases = operators.bert_block_column_sums(*projected)
+        return (
+            d.view_as(x),
+            None,
+            *(gradient.mT @ rows for gradient in projected),
+            d_w_o,
+            *biases.unbind(),
+            sums[2],
+            sums[0],
+            sums[1],
+        )
+
+
+def _by_row(of_heads: Tensor) -> Tensor:
+    """(b, h, s, d) as a matrix with a row for each of b and s; no copy where a row's heads lie beside each other."""
+    return of_heads.transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+def fused_unsupported(case: Case, _device: DeviceKind) -> str | None:
+    if case.precision not in ("f16", "bf16"):
+        return "its kernels take 16-bit elements: see v4"
+    width = case["h"] * case["d"]
+    fits = width % 8 == 0 and width <= MOST_COLUMNS
+    return None if fits else f"its kernels take rows of a multiple of 8 elements, at most {MOST_COLUMNS}"
+
+
+@operator.variant(
+    "v5",
+    idea=(
+        "v4 as one autograd function: residual and norm in one kernel, gradients of x added up by the products, "
+        "those of three biases in one pass"
+    ),
+    outcome="the fastest gradient on an H200 in bf16; forward it loses to compile",
+    native=True,
+    devices=("cuda",),
+    unsupported=fused_unsupported,
+)
+def v5(x: Tensor, heads: int, **weights: Tensor) -> Tensor:
+    names = (*(f"w_{name}" for name in PROJECTIONS), *(f"b_{name}" for name in PROJECTIONS), "gain", "shift")
+    y: Tensor = FusedBlock.apply(x, heads, *(weights[name] for name in names))  # type: ignore[no-untyped-call]
+    return y
 
 
 def triton_refused(case: Case, device: DeviceKind) -> str | None:
