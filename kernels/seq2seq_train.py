@@ -224,10 +224,14 @@ def split(
     return loss_of(F.linear(e, v_e) + F.linear(x, v_h) + F.linear(c, v_c, b_fc), target)
 
 
-def run_cells(gates: Tensor, h: Tensor, layer: Layer) -> Tensor:
+def step_of_cell(gates: Tensor, h: Tensor, turned: Tensor, bias: Tensor) -> Tensor:
+    return _recurrent.cell(gates, torch.addmm(bias, h, turned), h)
+
+
+def run_steps(step: Callable[..., Tensor], gates: Tensor, h: Tensor, layer: Layer) -> Tensor:
     states, turned = [], layer[1].t()
-    for step in gates:
-        h = _recurrent.cell(step, torch.addmm(layer[3], h, turned), h)
+    for of_step in gates:
+        h = step(of_step, h, turned, layer[3])
         states.append(h)
     return torch.stack(states)
 
@@ -237,7 +241,7 @@ def run_cells(gates: Tensor, h: Tensor, layer: Layer) -> Tensor:
     idea="products of all steps at once, those of the context once and without a concatenation; a loop of cells",
 )
 def split_eagerly(**given: Any) -> Tensor:
-    return split(run_cells, **given)
+    return split(functools.partial(run_steps, step_of_cell), **given)
 
 
 def full_precision_only(case: Case, _device: DeviceKind) -> str | None:
@@ -257,17 +261,15 @@ def v3(**given: Any) -> Tensor:
     return split(run, **given)
 
 
-def short_only(case: Case, device: DeviceKind) -> str | None:
-    if device == "cpu" and case["layers"] * (case["source"] + case["target"]) > 8:
-        return "it unrolls all steps of all layers, and more than 8 compile for minutes"
-    return compile_unsupported(case, device)
-
-
-@operator.variant("compile", idea="torch.compile of split", unsupported=short_only)
+@operator.variant(
+    "compile",
+    idea="split, with torch.compile of a step; unrolled, all steps of all layers would compile for minutes",
+    unsupported=compile_unsupported,
+)
 def compiled_split(**given: Any) -> Tensor:
-    return _compiled()(**given)
+    return split(functools.partial(run_steps, _compiled()), **given)
 
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    return compiled(split_eagerly)
+    return compiled(step_of_cell)
