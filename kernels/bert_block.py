@@ -201,7 +201,7 @@ def v4(**given: Any) -> Tensor:
     return block(lambda q, k, v: attention.native_attention(q, k, v, False), **given)
 
 
-class FusedBlock(torch.autograd.Function):
+class Block(torch.autograd.Function):
     """The block of v4 with gradients that autograd does not put together: the residual is added where its sum is
     normalized, all gradients of x by the products they come from, and biases share a pass over memory."""
 
@@ -270,7 +270,7 @@ def fused_unsupported(case: Case, _device: DeviceKind) -> str | None:
 )
 def v5(x: Tensor, heads: int, **weights: Tensor) -> Tensor:
     names = (*(f"w_{name}" for name in PROJECTIONS), *(f"b_{name}" for name in PROJECTIONS), "gain", "shift")
-    y: Tensor = FusedBlock.apply(x, heads, *(weights[name] for name in names))  # type: ignore[no-untyped-call]
+    y: Tensor = Block.apply(x, heads, *(weights[name] for name in names))  # type: ignore[no-untyped-call]
     return y
 
 
