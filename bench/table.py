@@ -5,8 +5,9 @@
 
 A cell is the median in microseconds and, in brackets, the interquartile range as a share of it; or the status when
 there is no time. Our kernels are the native variants and those written in Triton. The last columns show how many times
-faster our fastest kernel is than the fastest other variant (v1, v2, torch.compile, libraries), and the share of the
-measured roofline that the fastest variant reaches. The last line is the geometric mean of these gains.
+faster our fastest kernel is than the fastest other variant (v1, v2, torch.compile, libraries), the share of the
+measured roofline that the fastest variant reaches, and the case's floors: the microseconds that its operations and its
+bytes take at the measured peaks. The last line is the geometric mean of these gains.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from warpwatch.bundle import BundleReader
 from warpwatch.contract.catalogue import Catalogue, OperatorEntry
 from warpwatch.contract.measurement import Measurement
 from warpwatch.contract.outcome import Finding
-from warpwatch.contract.roofline import roofline
+from warpwatch.contract.roofline import floors, roofline
 from warpwatch.contract.words import Status
 
 Findings = dict[str, dict[tuple[str, str], Finding]]
@@ -79,16 +80,18 @@ def row(
     ours = min((t for name, t in times.items() if name in our_names), default=None)
     other = min((t for name, t in times.items() if name not in our_names), default=None)
     gain = other / ours if ours and other else None
-    share, bound = None, None
+    reached, least = "", ""
     if times:
         best = min(times, key=lambda name: times[name])
         finding = benches[best]
         assert finding is not None
         assert finding.bench is not None
-        share, bound = roofline(finding.bench.flops, finding.bench.bytes, times[best], precision, peaks)
-    reached = f"{100 * share:.0f} % ({bound})" if share else ""
+        work = finding.bench.flops, finding.bench.bytes
+        share, bound = roofline(*work, times[best], precision, peaks)
+        reached = f"{100 * share:.0f} % ({bound})" if share else ""
+        least = " · ".join(f"{ns / 1e3:.2f} {name}" for name, ns in floors(*work, precision, peaks).items() if ns)
     cells = [cell(findings["check"].get((v.name, case)), benches[v.name], metric) for v in entry.variants]
-    return "| " + " | ".join([case, *cells, f"{gain:.2f}×" if gain else "", reached]) + " |", gain
+    return "| " + " | ".join([case, *cells, f"{gain:.2f}×" if gain else "", reached, least]) + " |", gain
 
 
 def table(
@@ -97,8 +100,8 @@ def table(
     """(the lines of an operator, the gains of its cases)."""
     names = [variant.name for variant in entry.variants]
     lines = [
-        "| case | " + " | ".join(names) + " | own against the others | roofline |",
-        "|---" * (len(names) + 3) + "|",
+        "| case | " + " | ".join(names) + " | own against the others | roofline | floors |",
+        "|---" * (len(names) + 4) + "|",
     ]
     measured = {case for _, case in findings["bench"]}
     rows = [row(entry, c.key, c.precision, findings, peaks, metric) for c in entry.cases if c.key in measured]
