@@ -80,7 +80,7 @@ class BusySampler:
         idle, total = _cpu_ticks()
         while not ended.wait(POLL_SECONDS):
             if self.device.startswith("cuda"):
-                self.samples.append(_gpu_percent(self.device))
+                self.samples.append(_gpu_percent())
                 continue
             new_idle, new_total = _cpu_ticks()
             if new_total > total:
@@ -94,10 +94,11 @@ def _cpu_ticks() -> tuple[int, int]:
     return ticks[3] + ticks[4], sum(ticks)
 
 
-def _gpu_percent(device: str) -> float:
+def _gpu_percent() -> float:
+    """Of the GPU that choose_device left visible, named by its UUID."""
     query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-    number = device.partition(":")[2] or "0"
-    return float(subprocess.run([*query, "-i", number], capture_output=True, text=True, check=True).stdout.strip())
+    query += ["-i", os.environ["CUDA_VISIBLE_DEVICES"]]
+    return float(subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip())
 
 
 def measure_command(name: str, device: str, home: Path) -> list[str]:
