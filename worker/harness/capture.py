@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from warpwatch.contract.words import Fault
+from warpwatch.contract.words import Fault, Status
 
 from . import graph_nodes
-from .failures import WrongResultError
+from .failures import WrongResultError, status_of
 from .rotation import no_collection
 
 _UNJOINED = "unjoined work"
@@ -65,14 +65,15 @@ def capture(
             finally:
                 graph.capture_end()
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
         results.clear()
         with suppress(RuntimeError):
             torch.cuda.synchronize()
         _renew_generator()
         # capture_end fails too after a failed capture; the error before it is the cause.
-        reason = str(error.__context__ or error).splitlines()[0]
+        cause = error.__context__ or error
+        reason = str(cause).splitlines()[0]
+        if status_of(cause) is Status.OUT_OF_MEMORY:
+            raise torch.OutOfMemoryError(reason) from error
         if _UNJOINED in reason:
             raise WrongResultError(
                 f"The variant leaves work on another stream that the current stream does not wait for ({reason})",

@@ -21,6 +21,8 @@ _MEMORY_WORDS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
+_NAMELESS = "torch_call_dispatcher("
+"""What torch's stable interface for C++ says of a call that failed. The cause is on the error stream alone."""
 
 
 class Refusal(Exception):  # noqa: N818 - it carries a status, which is a result and not an error
@@ -79,7 +81,19 @@ def status_of(error: BaseException) -> Status:
         return Status.OUT_OF_MEMORY
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_WORDS):
         return Status.OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and _NAMELESS in str(error) and _allocator_refused():
+        return Status.OUT_OF_MEMORY
     return Status.CRASHED
+
+
+_refused = 0
+
+
+def _allocator_refused() -> bool:
+    """Whether torch's allocator for the GPU has refused memory since it was asked last."""
+    global _refused
+    before, _refused = _refused, int(torch.cuda.memory_stats().get("num_ooms", 0))
+    return _refused > before
 
 
 def _message(error: BaseException) -> str:
