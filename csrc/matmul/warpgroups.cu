@@ -195,7 +195,8 @@ const char* launch(const Maps& maps, const Product<Bf16>& call, void* stream) {
   const Grid grid{static_cast<int>(ceil_div(call.m, kCluster * kM)), static_cast<int>(ceil_div(call.n, P::kN)),
                   static_cast<int>(cluster_tiles(call, P::kN)), static_cast<int>(ceil_div(call.k, kK))};
   const int64_t blocks = std::min<int64_t>(grid.tiles, clusters_at_once()) * kCluster;
-  return warpwatch::launch_in_clusters(warpgroups<P>, kCluster, blocks, kThreads, P::kSharedBytes, warpwatch::as_stream(stream), maps, grid);
+  return warpwatch::launch_in_clusters(warpgroups<P>, kCluster, blocks, kThreads, P::kSharedBytes, warpwatch::as_stream(stream), maps,
+                                       grid);
 }
 
 template <int N>

@@ -1,9 +1,9 @@
-// y = x W' for many tokens on Hopper's sparse tensor cores: two warpgroups multiply 64 rows of compressed W each by 256 tokens, which a
-// third one has copied to shared memory.
+// y = x W' for many tokens on Hopper's sparse tensor cores: two warpgroups multiply 64 rows of compressed W each by 256 tokens,
+// which a third one has copied to shared memory.
 //
-// Sparse tensor cores take tokens twice as fast as dense ones: 64 x 32 of W times 256 tokens take 128 cycles, and read 16 KB of tokens, all
-// that shared memory delivers. So W goes by way of registers, in the order in which tensor cores take it. Two blocks of a cluster compute
-// rows below each other. They have the tokens in common: each copies half of them to both.
+// Sparse tensor cores take tokens twice as fast as dense ones: 64 x 32 of W times 256 tokens take 128 cycles, and read 16 KB of
+// tokens, all that shared memory delivers. So W goes by way of registers, in the order in which tensor cores take it. Two blocks of
+// a cluster compute rows below each other. They have the tokens in common: each copies half of them to both.
 #include "common/hopper.cuh"
 #include "sparse24/sparse24.h"
 
@@ -77,7 +77,10 @@ struct Fragment {
                    : "=r"(values[i][0]), "=r"(values[i][1]), "=r"(values[i][2]), "=r"(values[i][3])
                    : "l"(weights.values + (block_step * 2 + i) * 32 + lane)
                    : "memory");
-    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(positions) : "l"(weights.positions + block_step * 32 + lane) : "memory");
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];"
+                 : "=r"(positions)
+                 : "l"(weights.positions + block_step * 32 + lane)
+                 : "memory");
   }
 
   // Keeps the compiler from giving the registers to others while a product reads them.
@@ -207,9 +210,10 @@ __global__ __launch_bounds__(kThreads, 1) void linear_warpgroups(const __grid_co
 template <class T>
 const char* launch(const sparse24::Ordered& w, const void* x, void* y, int64_t tokens, int64_t columns, cudaStream_t stream) {
   Maps maps;
-  const bool mapped =
-      warpwatch::make_tensor_map(maps.x, static_cast<const T*>(x), {{columns, 1, kColumns}, {tokens, columns, kTokens / kCluster}, {1, 1, 1}}) &&
-      warpwatch::make_tensor_map(maps.y, static_cast<const T*>(y), {{w.rows, 1, 64}, {tokens, w.rows, 64}, {1, 1, 1}});
+  const bool mapped = warpwatch::make_tensor_map(maps.x, static_cast<const T*>(x),
+                                                 {{columns, 1, kColumns}, {tokens, columns, kTokens / kCluster}, {1, 1, 1}}) &&
+                      warpwatch::make_tensor_map(maps.y, static_cast<const T*>(y),
+                                                 {{w.rows, 1, 64}, {tokens, w.rows, 64}, {1, 1, 1}});
   if (!mapped) return "the copy engine cannot take these tensors";
   const int64_t rows = ceil_div(w.rows, kCluster * kRows), across = ceil_div(tokens, kTokens);
   const Grid grid{static_cast<int>(rows), static_cast<int>(across), static_cast<int>(rows * across), static_cast<int>(w.steps)};
