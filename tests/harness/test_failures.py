@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NoReturn
+
 import pytest
 import torch
 
 from warpwatch.contract.words import Status
+from warpwatch.worker.harness import capture as module
+from warpwatch.worker.harness.capture import CaptureError, capture
 from warpwatch.worker.harness.failures import status_of
 
 NAMELESS = 'torch_call_dispatcher( "aten::empty_like", "", stack.data(), TORCH_ABI_VERSION) API call failed at ops.h'
@@ -21,3 +26,53 @@ def test_memory_that_torch_refuses_to_native_code_is_told_from_other_failures(mo
     assert status_of(RuntimeError(NAMELESS)) is Status.OUT_OF_MEMORY
     # What was refused once does not explain what fails later.
     assert status_of(RuntimeError(NAMELESS)) is Status.CRASHED
+
+
+class Graph:
+    """A CUDA graph whose capture ends with `error`."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    def capture_begin(self, **_options: Any) -> None: ...
+
+    def capture_end(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def lacks_memory() -> NoReturn:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def lacks_memory_while_it_handles_an_error() -> NoReturn:
+    try:
+        raise ValueError("no such plan")
+    except ValueError:
+        lacks_memory()
+
+
+def is_not_permitted() -> NoReturn:
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.mark.parametrize("ending", [None, RuntimeError("the capture was invalidated")])
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lacks_memory, torch.OutOfMemoryError),
+        (lacks_memory_while_it_handles_an_error, torch.OutOfMemoryError),
+        (is_not_permitted, CaptureError),
+    ],
+)
+def test_a_capture_that_lacks_memory_is_told_from_one_that_cuda_refuses(
+    call: Callable[[], Any], kind: type[Exception], ending: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(ending))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(module, "_renew_generator", lambda: renewed.append(True))
+    results = {1: "of an earlier call"}
+    with pytest.raises(kind):
+        capture([(0, call)], results)
+    assert (results, renewed) == ({}, [True])

@@ -72,7 +72,7 @@ def capture(
         # capture_end fails too after a failed capture; the error before it is the cause.
         cause = error.__context__ or error
         reason = str(cause).splitlines()[0]
-        if status_of(cause) is Status.OUT_OF_MEMORY:
+        if Status.OUT_OF_MEMORY in (status_of(error), status_of(cause)):
             raise torch.OutOfMemoryError(reason) from error
         if _UNJOINED in reason:
             raise WrongResultError(
