@@ -49,33 +49,22 @@ struct Work {
   }
 };
 
-// A ring of tiles: `full` ends a phase when a tile has come, with Extra bytes to elsewhere, `empty` when all warps have read it.
+// A ring of tiles, each with Extra bytes to elsewhere.
 template <int Stages, int Bytes, int Extra = 0>
-struct TileRing {
+struct TileRing : warpwatch::Ring<Stages, Bytes> {
+  using Base = warpwatch::Ring<Stages, Bytes>;
+  using Base::advance, Base::empty, Base::full, Base::slot;
   static constexpr int kBytes = Stages * Bytes, kBarriers = 2 * Stages;
-  unsigned char* tiles;
-  uint64_t *full, *empty;
-  int slot = 0;
-  uint32_t phase = 0;
 
-  __device__ TileRing(unsigned char* memory, uint64_t* barriers) : tiles(memory), full(barriers), empty(barriers + Stages) {}
+  __device__ TileRing(unsigned char* memory, uint64_t* barriers) : Base(memory, barriers) {}
 
-  __device__ void init(int warps) const {
-    const int readers = Extra > 0 ? 32 * warps : warps;
-    for (int i = 0; i < Stages; ++i) warpwatch::init_barrier(full + i, 1), warpwatch::init_barrier(empty + i, readers);
-  }
-  __device__ unsigned char* tile() const { return tiles + slot * Bytes; }
-  __device__ void advance() {
-    if (++slot == Stages) slot = 0, phase ^= 1;
-  }
-  __device__ void await_empty() const { warpwatch::await(empty + slot, phase ^ 1); }
-  __device__ void await_full() const { warpwatch::await(full + slot, phase); }
+  __device__ void init(int warps) const { Base::init(Extra > 0 ? 32 * warps : warps); }
   // Starts copying a tile with copy(tile, barrier), once its place is free.
   template <class Copy>
   __device__ void fill(const Copy& copy) {
-    await_empty();
+    Base::await_empty();
     warpwatch::arrive_expecting(full + slot, Bytes + Extra);
-    copy(tile(), full + slot);
+    copy(Base::tile(), full + slot);
     advance();
   }
   // Says that this warp has read the tile. What came with it each lane reads by itself, and says so by itself.

@@ -1,4 +1,5 @@
-// Residual and layer norm in one pass over memory, and sums over columns. A warp takes whole rows, so a row's sums need no block.
+// Residual and layer norm in one pass over memory, and sums over columns. Forward a warp takes a whole row, so that its sums need no
+// barrier. Backward a thread keeps sums of its columns as well, so it takes only 8 of a row, and a block several rows at once.
 #include "bert_block/bert_block.h"
 #include "common/launch.cuh"
 #include "common/machine.cuh"
@@ -23,14 +24,10 @@ struct alignas(16) Words {
 using Part = float[kUnits][kUnit];
 
 template <class T>
-__device__ void unpack(float (&to)[kUnit], const Words& from) {
-#pragma unroll
-  for (int i = 0; i < kUnit; ++i) to[i] = warpwatch::to_float(T{static_cast<uint16_t>(from.word[i / 2] >> 16 * (i % 2))});
-}
-
-template <class T>
 __device__ void unpack(float (&to)[kUnit], const T* from, int64_t unit) {
-  unpack<T>(to, reinterpret_cast<const Words*>(from)[unit]);
+  const Words& words = reinterpret_cast<const Words*>(from)[unit];
+#pragma unroll
+  for (int i = 0; i < kUnit; ++i) to[i] = warpwatch::to_float(T{static_cast<uint16_t>(words.word[i / 2] >> 16 * (i % 2))});
 }
 
 template <class T>

@@ -218,33 +218,30 @@ struct TilePlace {
   }
 };
 
-// A ring of tiles that the blocks of a cluster share. `full` ends a phase when a tile's bytes have come, `empty` when all that read it, in
-// every block that it went to, have.
+// A ring of tiles: `full` ends a phase when a tile has come, `empty` when all that read it have.
 template <int Stages, int Bytes>
-struct ClusterRing {
+struct Ring {
   unsigned char* tiles;
   uint64_t *full, *empty;
   int slot = 0;
   uint32_t phase = 0;
 
-  __device__ ClusterRing(unsigned char* memory, uint64_t* barriers) : tiles(memory), full(barriers), empty(barriers + Stages) {}
+  __device__ Ring(unsigned char* memory, uint64_t* barriers) : tiles(memory), full(barriers), empty(barriers + Stages) {}
 
-  // By one thread, for so many warps that read a tile in all blocks.
-  __device__ void init(int warps) const {
-    for (int i = 0; i < Stages; ++i) {
-      init_barrier(full + i, 1);
-      init_barrier(empty + i, warps);
-    }
+  // By one thread; readers: arrivals that end a phase of `empty`.
+  __device__ void init(int readers) const {
+    for (int i = 0; i < Stages; ++i) init_barrier(full + i, 1), init_barrier(empty + i, readers);
   }
 
   __device__ unsigned char* tile() const { return tiles + slot * Bytes; }
-
   __device__ void advance() {
     if (++slot == Stages) slot = 0, phase ^= 1;
   }
+  __device__ void await_empty() const { await(empty + slot, phase ^ 1); }
+  __device__ void await_full() const { await(full + slot, phase); }
 
-  // Tells each of `blocks` blocks that this warp has read a tile.
-  __device__ void release(int of, int blocks) const {
+  // Tells each of `blocks` blocks of the cluster, to which the tile went, that this warp has read it.
+  __device__ void release_in_cluster(int of, int blocks) const {
     const int lane = threadIdx.x % 32;
     if (lane < blocks) arrive_at(empty + of, lane);
   }

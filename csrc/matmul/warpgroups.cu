@@ -53,7 +53,7 @@ struct Place {
 };
 
 template <class P>
-using Ring = warpwatch::ClusterRing<P::kStages, P::kStage>;
+using Ring = warpwatch::Ring<P::kStages, P::kStage>;
 
 template <class P>
 __device__ void copy_tiles(const Maps& maps, const Grid& grid, Ring<P> ring, uint32_t rank, int cluster, int clusters) {
@@ -63,7 +63,7 @@ __device__ void copy_tiles(const Maps& maps, const Grid& grid, Ring<P> ring, uin
     for (int step = 0; step < grid.steps; ++step, ring.advance()) {
       uint64_t* full = ring.full + ring.slot;
       const int k = step * kK;
-      warpwatch::await(ring.empty + ring.slot, ring.phase ^ 1);
+      ring.await_empty();
       warpwatch::arrive_expecting(full, P::kStage);
       if constexpr (P::kRowsA) {
         warpwatch::load_tile(maps.a, ring.tile(), full, k, m, place.batch);
@@ -114,7 +114,7 @@ __device__ void multiply_tiles(const Maps& maps, const Grid& grid, Ring<P> ring,
   for (int tile = cluster; tile < grid.tiles; tile += clusters) {
     int last = -1;
     for (int step = 0; step < grid.steps; ++step) {
-      warpwatch::await(ring.full + ring.slot, ring.phase);
+      ring.await_full();
       const uint64_t a = warpwatch::operand_of(ring.tile() + group * kSquare);
       const uint64_t b = warpwatch::operand_of(ring.tile() + P::kBytesA, kSwizzleTile, P::kRowsB ? 16 : kSquare);
       warpwatch::pin(sum);
@@ -129,13 +129,13 @@ __device__ void multiply_tiles(const Maps& maps, const Grid& grid, Ring<P> ring,
       warpwatch::pin(sum);
       // The products of the step before have ended when no more than this step's are under way.
       warpwatch::await_products<1>();
-      if (last >= 0) ring.release(last, kCluster);
+      if (last >= 0) ring.release_in_cluster(last, kCluster);
       last = ring.slot;
       ring.advance();
     }
     warpwatch::await_products<0>();
     warpwatch::pin(sum);
-    ring.release(last, kCluster);
+    ring.release_in_cluster(last, kCluster);
     const Place<P> place(grid, tile);
     const int row = place.m + rank * kM + group * 64 + warp * 16;
     store<P::kN>(maps.c, sum, parts + (group * 4 + warp) * kParts * kPart, row, place.n, place.batch);

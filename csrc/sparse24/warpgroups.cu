@@ -39,7 +39,7 @@ struct Weights {
 using Grid = warpwatch::TileGrid;  // Of tiles of a cluster.
 
 #if defined(WARPWATCH_HOPPER)
-using Ring = warpwatch::ClusterRing<kStages, kStage>;
+using Ring = warpwatch::Ring<kStages, kStage>;
 
 // First row and token of a tile of a cluster.
 struct Place {
@@ -57,7 +57,7 @@ __device__ void copy_tokens(const CUtensorMap& map, const Grid& grid, Ring ring,
   for (int tile = cluster; tile < grid.tiles; tile += clusters) {
     const Place place(grid, tile);
     for (int step = 0; step < grid.steps; ++step, ring.advance()) {
-      warpwatch::await(ring.empty + ring.slot, ring.phase ^ 1);
+      ring.await_empty();
       warpwatch::arrive_expecting(ring.full + ring.slot, kStage);
       warpwatch::load_tile_of_all(map, ring.tile() + rank * each * kSwizzleBytes, ring.full + ring.slot, step * kColumns,
                                   place.token + rank * each, 0, (1 << kCluster) - 1);
@@ -141,7 +141,7 @@ __device__ void multiply_tiles(const CUtensorMap& map, const Weights& weights, c
     for (int step = 0; step < grid.steps; step += kAhead) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        warpwatch::await(ring.full + ring.slot, ring.phase);
+        ring.await_full();
         const uint64_t tokens = warpwatch::operand_of(ring.tile());
         warpwatch::pin(sum);
         fragments[i].pin();
@@ -155,7 +155,7 @@ __device__ void multiply_tiles(const CUtensorMap& map, const Weights& weights, c
         warpwatch::await_products<1>();
         Fragment& read = fragments[(i + kAhead - 1) % kAhead];
         read.pin();
-        if (last >= 0) ring.release(last, kCluster);
+        if (last >= 0) ring.release_in_cluster(last, kCluster);
         last = ring.slot;
         ring.advance();
         const int next = step + i + kAhead - 1;
@@ -165,7 +165,7 @@ __device__ void multiply_tiles(const CUtensorMap& map, const Weights& weights, c
     warpwatch::await_products<0>();
     warpwatch::pin(sum);
     fragments[kAhead - 1].pin();
-    ring.release(last, kCluster);
+    ring.release_in_cluster(last, kCluster);
     const Place place(grid, tile);
     // W of the next tile comes while this one is stored.
     if (tile + clusters < grid.tiles) at = begin(tile + clusters);
