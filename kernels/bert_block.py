@@ -61,12 +61,14 @@ def block(
     heads: int,
 ) -> Tensor:
     """The block without the attention function, which the caller passes."""
-
-    def by_head(w: Tensor, b: Tensor) -> Tensor:
-        return F.linear(x, w, b).view(*x.shape[:2], heads, -1).transpose(1, 2)
-
-    y = attend(by_head(w_q, b_q), by_head(w_k, b_k), by_head(w_v, b_v)).transpose(1, 2).flatten(2)
+    q, k, v = (by_head(F.linear(x, w, b), heads) for w, b in ((w_q, b_q), (w_k, b_k), (w_v, b_v)))
+    y = attend(q, k, v).transpose(1, 2).flatten(2)
     return F.layer_norm(x + F.linear(y, w_o, b_o), x.shape[2:], gain, shift, NORM_EPSILON)
+
+
+def by_head(x: Tensor, heads: int) -> Tensor:
+    """(b, s, h * d) as (b, h, s, d), a view."""
+    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def plainly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -209,10 +211,7 @@ class Block(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, heads: int, *weights: Tensor) -> Tensor:
         w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o, gain, shift = weights
         rows, operators = x.flatten(0, 1), torch.ops.warpwatch
-        q, k, v = (
-            F.linear(x, w, b).view(*x.shape[:2], heads, -1).transpose(1, 2)
-            for w, b in ((w_q, b_q), (w_k, b_k), (w_v, b_v))
-        )
+        q, k, v = (by_head(F.linear(x, w, b), heads) for w, b in ((w_q, b_q), (w_k, b_k), (w_v, b_v)))
         ctx.options = (False, q.shape[3] ** -0.5, attention.WARPGROUPS)
         out, log_sum = operators.attention(q, k, v, *ctx.options)
         y = F.linear(_by_row(out), w_o, b_o)
@@ -225,7 +224,7 @@ class Block(torch.autograd.Function):
         x, w_q, w_k, w_v, w_o, gain, q, k, v, out, log_sum, y, stats = ctx.saved_tensors
         rows, operators = x.flatten(0, 1), torch.ops.warpwatch
         d, sums = operators.bert_block_norm_backward(gradients[0].flatten(0, 1), rows, y, gain, stats)
-        d_out = (d @ w_o).view(*x.shape[:2], q.shape[1], -1).transpose(1, 2)
+        d_out = by_head((d @ w_o).view(x.shape), q.shape[1])
         d_w_o = d.mT @ _by_row(out)
         of_heads = operators.attention_backward(d_out, q, k, v, out, log_sum, *ctx.options)
         projected = [_by_row(of_head) for of_head in of_heads]
