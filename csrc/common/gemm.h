@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <vector>
 
+#include "common/lanes.h"
 #include "common/tensor.h"
 
 namespace warpwatch::gemm {
@@ -109,9 +109,9 @@ inline void add_tile(const S* a, const S* b, int64_t depth, S* c, int64_t stride
 // What one thread works in.
 template <class S>
 struct Buffers {
-  std::vector<S> a = std::vector<S>(kBlockRows * kBlockDepth);
-  std::vector<S> b = std::vector<S>(kBlockColumns<S> * kBlockDepth);
-  std::vector<S> c = std::vector<S>(kBlockRows * kBlockColumns<S>);
+  LineVector<S> a = LineVector<S>(kBlockRows * kBlockDepth);
+  LineVector<S> b = LineVector<S>(kBlockColumns<S> * kBlockDepth);
+  LineVector<S> c = LineVector<S>(kBlockRows * kBlockColumns<S>);
 };
 
 // The block of C, with rows of kBlockColumns, gains the product of A's rows from `row` on and B's columns from `column` on.

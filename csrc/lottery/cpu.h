@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "common/gru_cell.h"
 #include "common/lanes.h"
@@ -144,7 +143,7 @@ class OnCpu {
   const Shape shape_;
   const Training<T> training_;
   const int64_t columns_, size_, parts_;
-  std::vector<T> weights_, masks_, gradients_, hidden_;
+  warpwatch::LineVector<T> weights_, masks_, gradients_, hidden_;
 };
 
 }  // namespace lottery

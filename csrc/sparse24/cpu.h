@@ -7,9 +7,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <vector>
 
 #include "common/gemm.h"
+#include "common/lanes.h"
 #include "sparse24/sparse24.h"
 
 namespace sparse24 {
@@ -111,7 +111,7 @@ inline void scatter_row(const float* g, const float* values, const uint8_t* meta
 template <int Vectors, class T>
 void linear_block(const Compressed<T>& w, const T* x, T* y, int64_t tokens, int64_t row, int64_t rows, int64_t across) {
   constexpr int kTokens = Vectors * kLanes;
-  static thread_local std::vector<float> columns(kDepth * kTokens), sums(kRowsOfTask * kTokens);
+  static thread_local warpwatch::LineVector<float> columns(kDepth * kTokens), sums(kRowsOfTask * kTokens);
   std::fill_n(sums.begin(), padded(rows, 2) * kTokens, 0.0f);
   for (int64_t k = 0; k < w.columns; k += kDepth) {
     const int64_t depth = std::min(kDepth, padded(w.columns - k, 8));
@@ -137,7 +137,7 @@ void linear_block(const Compressed<T>& w, const T* x, T* y, int64_t tokens, int6
 template <int Vectors, class T>
 void backward_block(const Compressed<T>& w, const T* g, T* dx, int64_t tokens, int64_t column) {
   constexpr int kTokens = Vectors * kLanes;
-  static thread_local std::vector<float> sums(kDepth * kTokens), own(kRowsOfTask * kTokens);
+  static thread_local warpwatch::LineVector<float> sums(kDepth * kTokens), own(kRowsOfTask * kTokens);
   const int64_t depth = std::min(kDepth, padded(w.columns - column, 8));
   std::fill(sums.begin(), sums.end(), 0.0f);
   for (int64_t first = 0; first < w.rows; first += kRowsOfTask) {
@@ -201,7 +201,7 @@ constexpr int64_t kFewTokens = 3;
 template <class T>
 void linear_of_few(const Compressed<T>& w, const T* x, T* y, int64_t tokens) {
   const int64_t stride = padded(w.columns, 8);
-  std::vector<float> columns(tokens * stride);
+  warpwatch::LineVector<float> columns(tokens * stride);
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t c = 0; c < w.columns; ++c) columns[t * stride + c] = widen(x[t * w.columns + c]);
   warpwatch::parallel_for(w.rows, std::max<int64_t>(1, 32768 / std::max<int64_t>(w.columns, 1)), [&](int64_t begin, int64_t end) {
