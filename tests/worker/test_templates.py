@@ -356,6 +356,13 @@ def test_addresses_change_with_the_template(starter: Starter, monkeypatch: pytes
     assert starter.children[2].alive
 
 
+def test_every_child_has_places_of_its_own_in_memory(starter: Starter) -> None:
+    look = "import ctypes; malloc = ctypes.CDLL(None).malloc; malloc.restype = ctypes.c_void_p; print(malloc(30000))"
+    places = [int(run(starter.start(), look)) for _ in range(4)]
+    assert len({template_process() for _ in starter.children}) == 1
+    assert len({place % 4096 for place in places}) > 1
+
+
 @pytest.mark.usefixtures("_without_torch")
 def test_beside_a_gpu_the_next_template_is_ready_before_it_is_needed(
     starter: Starter, monkeypatch: pytest.MonkeyPatch
