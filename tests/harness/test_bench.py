@@ -14,6 +14,7 @@ from tests.harness.twice import twice
 from warpwatch.contract.messages import BenchReply, CheckReply, ProfileReply, SampleReply
 from warpwatch.contract.words import Fault, Status
 from warpwatch.worker.harness import bench as harness_bench
+from warpwatch.worker.harness import timer_cpu
 from warpwatch.worker.harness.bench import Budget, _sample
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.health import DeviceHealth
@@ -138,6 +139,23 @@ def test_a_slice_that_other_work_stops_has_a_fastest_tenth(
         timer = CpuHotTimer(problem, 0, 5_000_000)
         pause[0] = later
         assert least <= len(timer.take()) <= most
+
+
+def test_slow_first_calls_make_no_shorter_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+
+    def waking(x: torch.Tensor) -> torch.Tensor:
+        now[0] += 100_000 if now[0] < 600_000 else 2_000
+        return 2 * x
+
+    monkeypatch.setattr(timer_cpu, "perf_counter_ns", lambda: now[0])
+    problem = twice(waking)
+    with problem.modes():
+        timer = CpuHotTimer(problem, 0, 5_000_000)
+        assert now[0] > 600_000, "the first calls were slow"
+        begin = now[0]
+        timer._sample()
+    assert now[0] - begin >= timer_cpu.SAMPLE_NS
 
 
 def test_wrong_gradients_have_no_time(harness: Harness) -> None:
