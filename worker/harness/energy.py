@@ -25,11 +25,15 @@ from .spent import STOPWATCH
 from .summary import summarize_counts
 from .timer_cuda import GraphTimer, elapsed_ns
 
-SPANS = 3
+SPANS, MOST_SPANS = 2, 4
+"""Spans that count where they agree, and where no neighbours of so many do."""
 SPAN_NS = 90_000_000
 """Less than 100 ms, so that a span is one update of a counter that is updated that often."""
-_SETTLING_SPANS = 2
+_SETTLING_SPANS = 1
 """Spans before those that count, in which the power rises to that of the load."""
+_ALIKE = 1.02
+"""How many times as much power a span may show as its neighbour: where it still rises, or where the counter's updates
+come late, they differ by more."""
 _LONGEST_NS = 3_000_000_000
 """A counter that needs longer for all spans is updated too rarely."""
 _LONGEST_CALL_NS = 100_000_000
@@ -75,23 +79,28 @@ def measure_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str,
 def watts_of_spans(
     read: Callable[[], int | None], keep_up: Callable[[], None], now_ns: Callable[[], int] = perf_counter_ns
 ) -> list[float]:
-    """The mean power in each of SPANS spans. read: the counter in millijoules. keep_up: keeps the load going and waits
-    a little; it is called before each reading."""
+    """The mean power in the first SPANS spans that follow each other and agree, or in the last MOST_SPANS where none
+    do. read: the counter in millijoules. keep_up: keeps the load going and waits a little; it is called before each
+    reading."""
     keep_up()
     begin, last = now_ns(), read()
     updates: list[tuple[int, int]] = []
-    while len(updates) <= SPANS + _SETTLING_SPANS:
+    while True:
         keep_up()
         reading, now = read(), now_ns()
         if reading is None or now - begin > _LONGEST_NS:
             raise NoMetricError("NVML updates its energy counter too rarely")
         if reading != last and (not updates or now - updates[-1][0] >= SPAN_NS):
             updates.append((now, reading))
+            watts = [(later - earlier) * 1e6 / (end - start) for (start, earlier), (end, later) in pairwise(updates)]
+            if min(watts, default=1.0) <= 0:
+                raise NoMetricError("NVML's energy counter ran backwards")
+            counted = watts[_SETTLING_SPANS:]
+            if len(counted) >= SPANS and max(counted[-SPANS:]) <= _ALIKE * min(counted[-SPANS:]):
+                return counted[-SPANS:]
+            if len(counted) == MOST_SPANS:
+                return counted
         last = reading
-    watts = [(later - earlier) * 1e6 / (end - start) for (start, earlier), (end, later) in pairwise(updates)]
-    if min(watts) <= 0:
-        raise NoMetricError("NVML's energy counter ran backwards")
-    return watts[_SETTLING_SPANS:]
 
 
 class _Load:
