@@ -47,6 +47,8 @@ MOST_RUNS = 100_000
 EVER = datetime(2000, 1, 1, tzinfo=UTC)
 RECENT = timedelta(days=1)
 POLL_SECONDS = 0.5
+_LAST_WORDS = 80
+"""Lines of a pass that ended badly."""
 ROWS = {
     "check-attention": ["--kinds", "check", "--operators", "attention"],
     "check-kron": ["--kinds", "check", "--operators", "kron"],
@@ -164,6 +166,9 @@ def measure_pass(device: str, home: Path, commits: int, limit: float) -> None:
     seconds = (datetime.now(UTC) - began).total_seconds()
     end = "stopped" if code is None else f"exit {code}"
     print(f"\n`warpwatch up --once --commits {commits}`: {end} after {seconds:.0f} s, busy {sampler.mean()}")
+    if code:
+        # The service names what is wrong at its end, and its folder is removed.
+        print(*(home / "log").read_text(errors="replace").splitlines()[-_LAST_WORDS:], sep="\n", flush=True)
     print_runs(home, began)
 
 

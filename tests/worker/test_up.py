@@ -4,6 +4,7 @@ and say what is wrong."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -74,6 +75,7 @@ def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repo
     (named,) = [line for line in said.splitlines() if "/submissions/" in line]
     # Two cases of three: check and bench find the fault in both, and a profile does not look for it.
     assert named.startswith(f"{bad[:9]} bad [bold]: done {{'wrong': 4}}")
+    assert len(re.findall(f"^  wrong: twice v1 .+ at {bad[:9]}: .*off by", said, re.MULTILINE)) == 2
     assert said.splitlines()[-1] == "results: 8 ok, 4 wrong"
     # What was measured stays measured, and the commit that is right is all that is asked for now.
     repository.checkout(good)

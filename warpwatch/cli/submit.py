@@ -25,14 +25,12 @@ from warpwatch import git
 from warpwatch.cli import app, plans
 from warpwatch.cli.asking import asking, console
 from warpwatch.cli.client import ApiError, Client
+from warpwatch.cli.findings import show_findings
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.priorities import AWAITED, ORDINARY
 
 ENDED = {"done", "failed", "cancelled"}
 POLL_SECONDS = 0.5
-ROWS_SHOWN = 20
-NAMES = {"unsure": "inconclusive"}
-"""Shown instead of the stored kind of a finding."""
 RELATIVE = ("merge-base", "parent")
 """Baselines that the server resolves: where the commit left the branch, and its parent."""
 FORMS = {
@@ -244,25 +242,8 @@ def _report(client: Client, row: dict[str, Any], as_json: bool) -> None:
         results = ", ".join(f"{count} {status}" for status, count in sorted(row["results"].items())) or "no results"
         typer.echo(f"submission {row['id']} {row['state']}: {results}")
         typer.echo(f"  {report['summary']}")
-        _show(report)
+        show_findings(report)
     raise typer.Exit(report["exit_code"])
-
-
-def _show(report: dict[str, Any]) -> None:
-    """Prints the worst findings with their reproduce commands."""
-    for row in report["rows"][:ROWS_SHOWN]:
-        cell = " ".join(part for part in (row["operator"], row["variant"], row["case"]) if part)
-        ratio = f" × {row['ratio']:.3f}" if row["ratio"] is not None else ""
-        baseline = f" vs {row['base_sha'][:9]}" if row["base_sha"] else ""
-        message = f": {row['message']}" if row["message"] and row["ratio"] is None else ""
-        name = NAMES.get(row["kind"], row["kind"].replace("_", " "))
-        commits = f"{row['head_sha'][:9]}{baseline}"
-        typer.echo(f"  {name}: {cell} on {row['device']}{ratio} at {commits}{message}")
-        if row["kind"] != "faster":
-            typer.echo(f"    {row['replay']}\n    {row['url']}")
-    hidden = len(report["rows"]) + report["left_out"] - ROWS_SHOWN
-    if hidden > 0:
-        typer.echo(f"  and {hidden} more: {report['url']}")
 
 
 def _change(verb: str, number: int, is_job: bool) -> None:

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from warpwatch import git
 from warpwatch.cli import app
 from warpwatch.cli.client import ApiError, Client
+from warpwatch.cli.findings import show_findings
 from warpwatch.cli.services import (
     EmbeddedDatabase,
     StartError,
@@ -280,6 +281,7 @@ def _summarise(client: Client, submitted: list[Submitted], last: dict[int, dict[
             faults += 1
             outcome = escape(f"{submission.title}: {row['state']} {bad or ''}")
             console.print(f"[red]{outcome}[/red] {client.url}/submissions/{submission.id}", highlight=False)
+            show_findings(client.get(f"/submissions/{submission.id}/report"))
     total = Counter[str]()
     for row in last.values():
         total.update(row["results"])
