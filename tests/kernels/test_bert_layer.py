@@ -27,7 +27,9 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))
 def test_every_variant_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
     reply = check_variant(operator, name, case, device)
-    assert (reply.status, reply.message) == (Status.OK, "")
+    # On a GPU, spmm sums a gradient by atomics.
+    may_vary = name == "spmm" and device == "cuda" and reply.message.startswith("Nondeterministic")
+    assert (reply.status, "" if may_vary else reply.message) == (Status.OK, "")
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, both_directions(SMALL), compiled=True))
