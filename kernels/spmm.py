@@ -245,7 +245,8 @@ def in_coordinates(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict
 )
 def by_coordinates(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, indices: Tensor) -> Tensor:
     shape = (crow.numel() - 1, b.shape[0])
-    a = torch.sparse_coo_tensor(indices, values, shape, check_invariants=False, is_coalesced=True)
+    # On a GPU torch 2.11 multiplies by the memory of values that lie apart, as if they lay side by side.
+    a = torch.sparse_coo_tensor(indices, values.contiguous(), shape, check_invariants=False, is_coalesced=True)
     y: Tensor = torch.sparse.mm(a, b)
     return y
 
