@@ -24,7 +24,7 @@ from .rotation import Rotation
 
 SAMPLE_NS = 50_000
 """The shortest hot sample, a thousand times the resolution of the clock."""
-_CALIBRATION_NS = 20 * SAMPLE_NS
+_CALIBRATION_NS, _MOST_ROUNDS = 20 * SAMPLE_NS, 400
 SLICE_SAMPLES = 25
 """Samples between two rolls of the inputs."""
 SLICE_NS = 20_000_000
@@ -150,9 +150,9 @@ def _spin(nanoseconds: float) -> int:
 
 def _fastest_round(calls: list[Callable[[], Any]]) -> int:
     """Nanoseconds of all the calls together, in the fastest round of those that fill _CALIBRATION_NS: the first ones
-    wake threads, and samples would be as short as they are slow."""
+    wake threads, and samples would be as short as they are slow. By a clock that stands still, no rounds fill it."""
     rounds: list[int] = []
-    while sum(rounds) < _CALIBRATION_NS:
+    while sum(rounds) < _CALIBRATION_NS and len(rounds) < _MOST_ROUNDS:
         rounds.append(_time(calls)[0])
     return min(rounds)
 
