@@ -5,9 +5,9 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "causal_conv/causal_conv.h"
-#include "common/lanes.h"
 #include "common/products.h"
 #include "common/tensor.h"
 
@@ -43,7 +43,7 @@ void multiply(const T* scalars, int64_t stride, const T* vectors, int64_t count,
 // One channel's filter: by distance, with room for a tile behind it, and as it came.
 template <class T>
 struct Filter {
-  warpwatch::LineVector<T> by_distance;
+  std::vector<T> by_distance;
   const T* w;
   int64_t length;
 
@@ -137,7 +137,7 @@ template <class T>
 void correlate_channel(const Shape& shape, const T* k, const T* g, T* dw, int64_t c) {
   constexpr int64_t kDistances = 8 * Simd<T>::lanes;
   const int64_t n = shape.length, stride = shape.channels * n;
-  warpwatch::LineVector<T> by_distance(n);
+  std::vector<T> by_distance(n);
   for (int64_t b = 0; b < shape.batch; ++b)
     for (int64_t d0 = 0; d0 < n; d0 += kDistances)
       correlate_block(k + b * stride + c * n, g + b * stride + c * n, by_distance.data(), n, d0);

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "causal_conv_short/causal_conv_short.h"
 #include "common/gru_cell.h"
-#include "common/lanes.h"
 #include "common/products.h"
 #include "common/wide.h"
 
@@ -23,7 +23,7 @@ class Row {
   const S* data() const { return values_.data() + kHalo; }
 
  private:
-  warpwatch::LineVector<S> values_;
+  std::vector<S> values_;
 };
 
 // out[i] = the sigmoid of in[i], eight at a time; up to seven elements past the end are written as well.

@@ -1,10 +1,10 @@
 // The step of decoder_step.h on the CPU: threads share the hidden units.
 #pragma once
 
+#include <vector>
 
 #include "common/decoder_step.h"
 #include "common/gru_cell.h"
-#include "common/lanes.h"
 #include "common/products.h"
 #include "common/tensor.h"
 
@@ -15,7 +15,7 @@ template <class T>
 void cells_cpu(const Cells<T>& call) {
   constexpr int64_t kGrain = 32768;  // Multiply-adds below which a second thread costs more than it saves.
   const int64_t n = call.hidden, batch = call.batch;
-  warpwatch::LineVector<T> input(batch * 3 * n), hidden(batch * 3 * n);
+  std::vector<T> input(batch * 3 * n), hidden(batch * 3 * n);
   const int64_t work = std::max<int64_t>(1, 3 * batch * (call.inputs + n));
   warpwatch::parallel_for(n, kGrain / work + 1, [&](int64_t from, int64_t to) {
     for (int64_t gate = 0; gate < 3; ++gate) {

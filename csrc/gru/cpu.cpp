@@ -1,5 +1,6 @@
 // A layer on the CPU. Rows of the batch do not see each other, so that threads take rows of their own through all steps and never
 // wait; a batch too small for that is split by units instead, step by step.
+#include <vector>
 
 #include "common/gru_cell.h"
 #include "common/lanes.h"
@@ -85,7 +86,7 @@ void over_row_groups(const Shape& shape, const Body& body) {
 
 template <class T>
 void forward(const Shape& shape, const Forward<T>& call) {
-  warpwatch::LineVector<T> hidden(shape.batch * kGates * shape.hidden);
+  std::vector<T> hidden(shape.batch * kGates * shape.hidden);
   if (by_rows(shape)) {
     over_row_groups(shape, [&](int64_t first, int64_t last) {
       for (int64_t t = 0; t < shape.steps; ++t) forward_step(shape, call, t, first, last, 0, shape.hidden, hidden.data());
@@ -119,9 +120,9 @@ void slopes(const Shape& shape, const Backward<T>& call, int64_t t, int64_t b, c
 }
 
 template <class T>
-warpwatch::LineVector<T> transposed(const T* w, int64_t rows, int64_t columns) {
+std::vector<T> transposed(const T* w, int64_t rows, int64_t columns) {
   constexpr int64_t kTile = 16;
-  warpwatch::LineVector<T> result(rows * columns);
+  std::vector<T> result(rows * columns);
   warpwatch::parallel_for((rows + kTile - 1) / kTile, 8, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * kTile; i < std::min(rows, end * kTile); i += kTile)
       for (int64_t j = 0; j < columns; j += kTile)
@@ -135,7 +136,7 @@ warpwatch::LineVector<T> transposed(const T* w, int64_t rows, int64_t columns) {
 template <class T>
 void backward_rows(const Shape& shape, const Backward<T>& call, const T* turned, int64_t first, int64_t last) {
   const int64_t n = shape.hidden;
-  warpwatch::LineVector<T> later((last - first) * n, T{0}), carry((last - first) * n);
+  std::vector<T> later((last - first) * n, T{0}), carry((last - first) * n);
   for (int64_t t = shape.steps - 1; t >= 0; --t) {
     for (int64_t b = first; b < last; ++b) slopes(shape, call, t, b, &later[(b - first) * n], &carry[(b - first) * n]);
     const T* d_hidden = call.d_hidden + (t * shape.batch + first) * kGates * n;
@@ -149,7 +150,7 @@ void backward_rows(const Shape& shape, const Backward<T>& call, const T* turned,
 template <class T>
 void backward_steps(const Shape& shape, const Backward<T>& call) {
   const int64_t n = shape.hidden;
-  warpwatch::LineVector<T> later(shape.batch * n, T{0});
+  std::vector<T> later(shape.batch * n, T{0});
   for (int64_t t = shape.steps - 1; t >= 0; --t) {
     for (int64_t b = 0; b < shape.batch; ++b) slopes(shape, call, t, b, &later[b * n], call.d_h0 + b * n);
     const T* d_hidden = call.d_hidden + t * shape.batch * kGates * n;
@@ -164,7 +165,7 @@ void backward_steps(const Shape& shape, const Backward<T>& call) {
 template <class T>
 void backward(const Shape& shape, const Backward<T>& call) {
   if (!by_rows(shape)) return backward_steps(shape, call);
-  const warpwatch::LineVector<T> turned = transposed(call.w, kGates * shape.hidden, shape.hidden);
+  const std::vector<T> turned = transposed(call.w, kGates * shape.hidden, shape.hidden);
   over_row_groups(shape, [&](int64_t first, int64_t last) { backward_rows(shape, call, turned.data(), first, last); });
 }
 

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include "common/lanes.h"
 #include "common/tensor.h"
 #include "kron/kron.h"
 
@@ -117,7 +116,7 @@ void weight_stage(const T* g, const T* h, T* sum, int64_t f, int64_t rows) {
 template <class T>
 struct Padded {
   std::vector<int64_t> start;
-  warpwatch::LineVector<T> values;
+  std::vector<T> values;
 
   explicit Padded(const Shape& shape) {
     int64_t total = 0;
@@ -149,7 +148,7 @@ void forward(const Shape& shape, const Forward<T>& call) {
   const Padded<T> w = pad_weights(shape, call.w, false);
   const int64_t n = shape.size, rows = shape.batch;
   warpwatch::parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
-    warpwatch::LineVector<T> scratch(call.states ? 0 : 2 * n);
+    std::vector<T> scratch(call.states ? 0 : 2 * n);
     for (int64_t b = begin; b < end; ++b) {
       const T* in = call.x + b * n;
       for (int s = 0; s < shape.stages; ++s) {
@@ -184,7 +183,7 @@ void backward(const Shape& shape, const Backward<T>& call) {
   const int64_t n = shape.size, parts = std::max<int64_t>(1, std::min(kParts, shape.batch));
   std::vector<Padded<T>> sums(parts, Padded<T>(shape));
   warpwatch::parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
-    warpwatch::LineVector<T> h(n + kBlock<T>), g(2 * n);
+    std::vector<T> h(n + kBlock<T>), g(2 * n);
     for (int64_t part = begin; part < end; ++part)
       for (int64_t b = part * shape.batch / parts; b < (part + 1) * shape.batch / parts; ++b)
         backward_row(shape, call, w, sums[part], b, h.data(), g.data());

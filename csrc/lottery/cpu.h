@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "common/gru_cell.h"
 #include "common/lanes.h"
@@ -143,7 +144,7 @@ class OnCpu {
   const Shape shape_;
   const Training<T> training_;
   const int64_t columns_, size_, parts_;
-  warpwatch::LineVector<T> weights_, masks_, gradients_, hidden_;
+  std::vector<T> weights_, masks_, gradients_, hidden_;
 };
 
 }  // namespace lottery

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/decoder_step_cpu.h"
-#include "common/lanes.h"
 #include "common/row_products_torch.h"
 #include "seq2seq/seq2seq.h"
 
@@ -15,7 +14,7 @@ struct Host {
   template <class T>
   void cells(decoder_step::Cells<T> call) const {
     // Embeddings are looked up beforehand, so that the rows of the product are contiguous.
-    warpwatch::LineVector<T> rows(call.tokens ? call.batch * call.inputs : 0);
+    std::vector<T> rows(call.tokens ? call.batch * call.inputs : 0);
     if (call.tokens) {
       for (int64_t b = 0; b < call.batch; ++b)
         std::copy_n(call.e + call.tokens[b * call.token_stride] * call.e_stride, call.inputs, &rows[b * call.inputs]);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "common/gemm.h"
 #include "common/lanes.h"
@@ -201,7 +202,7 @@ constexpr int64_t kFewTokens = 3;
 template <class T>
 void linear_of_few(const Compressed<T>& w, const T* x, T* y, int64_t tokens) {
   const int64_t stride = padded(w.columns, 8);
-  warpwatch::LineVector<float> columns(tokens * stride);
+  std::vector<float> columns(tokens * stride);
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t c = 0; c < w.columns; ++c) columns[t * stride + c] = widen(x[t * w.columns + c]);
   warpwatch::parallel_for(w.rows, std::max<int64_t>(1, 32768 / std::max<int64_t>(w.columns, 1)), [&](int64_t begin, int64_t end) {
