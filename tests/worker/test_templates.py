@@ -356,10 +356,14 @@ def test_addresses_change_with_the_template(starter: Starter, monkeypatch: pytes
     assert starter.children[2].alive
 
 
+@pytest.mark.usefixtures("_without_torch")
 def test_every_child_has_places_of_its_own_in_memory(starter: Starter) -> None:
     look = "import ctypes; malloc = ctypes.CDLL(None).malloc; malloc.restype = ctypes.c_void_p; print(malloc(30000))"
-    places = [int(run(starter.start(), look)) for _ in range(4)]
-    assert len({template_process() for _ in starter.children}) == 1
+    places, processes = [], []
+    for _ in range(4):
+        places.append(int(run(starter.start(), look)))
+        processes.append(template_process())
+    assert len(set(processes)) == 1
     assert len({place % 4096 for place in places}) > 1
 
 
