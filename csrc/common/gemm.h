@@ -14,7 +14,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "common/lanes.h"
+#include "common/line_vector.h"
 #include "common/tensor.h"
 
 namespace warpwatch::gemm {

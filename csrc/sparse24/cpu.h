@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/gemm.h"
-#include "common/lanes.h"
+#include "common/line_vector.h"
 #include "sparse24/sparse24.h"
 
 namespace sparse24 {
