@@ -245,7 +245,7 @@ def in_coordinates(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict
 )
 def by_coordinates(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, indices: Tensor) -> Tensor:
     shape = (crow.numel() - 1, b.shape[0])
-    # On a GPU torch 2.11 multiplies by the memory of values that lie apart, as if they lay side by side.
+    # Contiguous as in csr_tensor: by strided values, the product of torch 2.11 on a GPU was wrong.
     a = torch.sparse_coo_tensor(indices, values.contiguous(), shape, check_invariants=False, is_coalesced=True)
     y: Tensor = torch.sparse.mm(a, b)
     return y
