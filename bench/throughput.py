@@ -132,9 +132,13 @@ def _pairs() -> list[str]:
 
 def print_times(home: Path) -> None:
     """Prints what each command spent its time on, as it said itself."""
-    for line in (home / "log").read_text(errors="replace").splitlines():
+    for line in _read_log(home):
         if line.startswith("time: "):
             print(line, flush=True)
+
+
+def _read_log(home: Path) -> list[str]:
+    return (home / "log").read_text(errors="replace").splitlines()
 
 
 def _warpwatch(words: Sequence[str], home: Path, limit: float | None = None, **variables: str) -> int | None:
@@ -168,7 +172,7 @@ def measure_pass(device: str, home: Path, commits: int, limit: float) -> None:
     print(f"\n`warpwatch up --once --commits {commits}`: {end} after {seconds:.0f} s, busy {sampler.mean()}")
     if code:
         # The service names what is wrong at its end, and its folder is removed.
-        print(*(home / "log").read_text(errors="replace").splitlines()[-_LAST_WORDS:], sep="\n", flush=True)
+        print(*_read_log(home)[-_LAST_WORDS:], sep="\n", flush=True)
     print_runs(home, began)
 
 

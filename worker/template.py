@@ -232,16 +232,16 @@ def draw_seeds() -> None:
     """New seeds for the generators that a process seeds at random when it starts. Python does so after every fork."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.seed()
-    if (random := sys.modules.get("numpy.random")) is not None:
-        random.seed()
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed()
 
 
 def scatter_memory() -> None:
     """Moves what this fork will allocate to places of its own, as those of a program are: the same loop may take 12 %
     longer by where its buffers begin within a cache line. The blocks are never freed."""
-    blocks = random.SystemRandom()
+    source = random.SystemRandom()
     for _ in range(_BLOCKS):
-        _libc.malloc(ctypes.c_size_t(_BLOCK_UNIT * blocks.randint(1, _LARGEST_BLOCK)))
+        _libc.malloc(ctypes.c_size_t(_BLOCK_UNIT * source.randint(1, _LARGEST_BLOCK)))
 
 
 def close_others(kept: set[int]) -> None:

@@ -8,7 +8,6 @@ which is late by at most the time between two readings, about a millisecond.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns, sleep
 
@@ -26,7 +25,7 @@ from .summary import summarize_counts
 from .timer_cuda import GraphTimer, elapsed_ns
 
 SPANS, MOST_SPANS = 2, 4
-"""Spans that count where they agree, and where no neighbours of so many do."""
+"""How many spans count: neighbours that agree, or all, where so many hold none that do."""
 SPAN_NS = 90_000_000
 """Less than 100 ms, so that a span is one update of a counter that is updated that often."""
 _SETTLING_SPANS = 1
@@ -79,25 +78,28 @@ def measure_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str,
 def watts_of_spans(
     read: Callable[[], int | None], keep_up: Callable[[], None], now_ns: Callable[[], int] = perf_counter_ns
 ) -> list[float]:
-    """The mean power in the first SPANS spans that follow each other and agree, or in the last MOST_SPANS where none
-    do. read: the counter in millijoules. keep_up: keeps the load going and waits a little; it is called before each
-    reading."""
+    """The mean power in the first SPANS neighbouring spans that agree, or in all MOST_SPANS where none do. read: the
+    counter in millijoules. keep_up: keeps the load going and waits a little; it is called before each reading."""
     keep_up()
     begin, last = now_ns(), read()
-    updates: list[tuple[int, int]] = []
+    start: tuple[int, int] | None = None
+    watts: list[float] = []
     while True:
         keep_up()
         reading, now = read(), now_ns()
         if reading is None or now - begin > _LONGEST_NS:
             raise NoMetricError("NVML updates its energy counter too rarely")
-        if reading != last and (not updates or now - updates[-1][0] >= SPAN_NS):
-            updates.append((now, reading))
-            watts = [(later - earlier) * 1e6 / (end - start) for (start, earlier), (end, later) in pairwise(updates)]
-            if min(watts, default=1.0) <= 0:
+        if reading != last and start is None:
+            start = now, reading
+        elif reading != last and start is not None and now - start[0] >= SPAN_NS:
+            watts.append((reading - start[1]) * 1e6 / (now - start[0]))
+            if watts[-1] <= 0:
                 raise NoMetricError("NVML's energy counter ran backwards")
+            start = now, reading
             counted = watts[_SETTLING_SPANS:]
-            if len(counted) >= SPANS and max(counted[-SPANS:]) <= _ALIKE * min(counted[-SPANS:]):
-                return counted[-SPANS:]
+            newest = counted[-SPANS:]
+            if len(newest) == SPANS and max(newest) <= _ALIKE * min(newest):
+                return newest
             if len(counted) == MOST_SPANS:
                 return counted
         last = reading

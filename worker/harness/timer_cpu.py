@@ -25,6 +25,7 @@ from .rotation import Rotation
 SAMPLE_NS = 50_000
 """The shortest hot sample, a thousand times the resolution of the clock."""
 _CALIBRATION_NS, _MOST_ROUNDS = 20 * SAMPLE_NS, 400
+"""Time and number of the rounds of calls that the length of a sample comes from."""
 SLICE_SAMPLES = 25
 """Samples between two rolls of the inputs."""
 SLICE_NS = 20_000_000
