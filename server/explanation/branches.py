@@ -48,7 +48,7 @@ def report_branch(
 
 def _outcomes(session: Session, base: CommitRow, head: CommitRow) -> list[PairedOutcome]:
     outcomes = list_paired_outcomes(session, base.id, head.id)
-    order = ("slower", "faster", "unsure", "same")
+    order = ("slower", "faster", "unsure", "not_slower", "same")
     return sorted(outcomes, key=lambda item: (order.index(item.outcome), -(item.ratio or 0), item.operator, item.case))
 
 

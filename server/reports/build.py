@@ -160,7 +160,7 @@ def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
             continue
         is_trial, kind_of_device = pair.regression_id is not None, pair.cell.device_kind
         verdict = classify(pair.base_ns, pair.head_ns, kind_of_device, among, pair.reason, is_trial=is_trial)
-        if verdict.outcome == "same":
+        if verdict.outcome == "same" or verdict.outcome == "not_slower":
             continue
         kind: ReportRowKind = "accepted" if verdict.outcome == "slower" and pair.is_accepted else verdict.outcome
         yield _row(

@@ -81,8 +81,8 @@ class Report:
 
     conclusion: pending while jobs or verdicts are outstanding, then success, failure or error (exit codes 0, 1, 2).
     counts: rows per kind, including rows left out. results: per status. compared: pairs of variant and case compared
-    with the base; same: pairs without a change. unchanged: operators whose sources are those of the base, or
-    without one those of a commit that was measured.
+    with the base; same: those of which a slow-down is excluded. unchanged: operators whose sources are those of the
+    base, or without one those of a commit that was measured.
     """
 
     submission_id: int

@@ -14,7 +14,8 @@ from warpwatch.server.verdicts.noise import NORMAL_MAD
 from warpwatch.server.verdicts.paired import decide
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
-PairOutcome = Literal["slower", "faster", "same", "unsure"]
+PairOutcome = Literal["slower", "faster", "same", "not_slower", "unsure"]
+"""same excludes a relevant change either way, not_slower one for the worse alone."""
 
 _OF_MEDIAN = 1.2533
 """Standard error of a median over that of a mean, of normal values."""
@@ -66,7 +67,9 @@ def classify_pairs(
         return PairVerdict("unsure")
     elif usual[1] > thresholds.same_ratio and (usual[1] - 1) * median(base_ns) >= thresholds.least_ns:
         outcome = "unsure"
-    if reason == Reason.CONTROL_MOVED or (reason == Reason.CONTROL_MISSED and outcome == "same"):
+    elif usual[0] < 1 / thresholds.same_ratio and (1 - usual[0]) * median(base_ns) >= thresholds.least_ns:
+        outcome = "not_slower"
+    if reason == Reason.CONTROL_MOVED or (reason == Reason.CONTROL_MISSED and outcome in ("same", "not_slower")):
         outcome = "unsure"
     return PairVerdict(outcome, median(ratios), *usual)
 

@@ -105,7 +105,9 @@ class Thresholds:
     )
     same_ratio: float = field(
         metadata=_documented(
-            "ratio", "Slow-down that must be excluded before two commits that somebody compared are called the same."
+            "ratio",
+            "Slow-down that must be excluded before two commits that somebody compared are called not slower; no "
+            "change excludes a speed-up by it, too.",
         )
     )
     least_ns: float = field(

@@ -113,6 +113,16 @@ def test_an_ab_comparison_of_the_two_commits_decides(client: TestClient, lab: La
     assert {row["paired_outcome"] for row in turned["items"]} == {None}, "the A/B comparison had these as base and head"
 
 
+def test_rounds_that_leave_a_speed_up_open_say_so_on_every_page(client: TestClient, lab: Lab) -> None:
+    series = ("v1", CASES[0])
+    lab.bench(0, {series: 20_000.0})
+    lab.bench(1, {series: 19_000.0})
+    job = lab.submit("compare", 1, base=0)
+    lab.compare(job, {series: ([20_000.0] * 12, [20_000.0 * (0.88 if n % 2 else 0.995) for n in range(12)])})
+    for path in (f"/compare?base={lab.shas[0]}&head={lab.shas[1]}", f"/jobs/{job}"):
+        assert "not slower</" in client.get(path).text, path
+
+
 def test_both_times_are_the_comparisons_where_separate_runs_measured_one_commit(client: TestClient, lab: Lab) -> None:
     alone = ("v3", CASES[0])
     lab.bench(1, {alone: 30_000.0})

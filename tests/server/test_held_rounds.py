@@ -58,6 +58,15 @@ def test_what_few_or_noisy_rounds_leave_open_is_unsure() -> None:
     assert classify_pairs([1e4] * 12, [1e4 * (1.001 if n % 2 else 0.999) for n in range(12)], "cuda").outcome == "same"
 
 
+def test_rounds_that_leave_a_speed_up_open_are_not_slower_rather_than_no_change() -> None:
+    ratios = [0.88 if n % 2 else 0.995 for n in range(12)]
+    assert classify_pairs([1e4] * 12, [1e4 * ratio for ratio in ratios], "cpu").outcome == "not_slower"
+    short = classify_pairs([300.0] * 12, [300.0 * ratio for ratio in ratios], "cpu")
+    assert short.outcome == "same", "36 ns are below the least change"
+    missed = classify_pairs([1e4] * 12, [1e4 * ratio for ratio in ratios], "cpu", reason=Reason.CONTROL_MISSED)
+    assert missed.outcome == "unsure"
+
+
 def test_a_few_nanoseconds_are_no_change() -> None:
     assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns - 1] * 12, "cuda").outcome == "same"
     assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns + 1] * 12, "cuda").outcome == "slower"

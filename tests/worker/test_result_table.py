@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from warpwatch.cli.result_table import ResultTable
@@ -104,8 +106,12 @@ def test_what_did_not_change_is_no_failure() -> None:
             comparisons=[Comparison("v2", CASE, "hot", PROTOCOLS["cpu"], Status.SKIPPED, "the base has no v2")],
         ),
     )
-    (same, style), (missing, _) = table.lines()
+    ratios = [0.88 if n % 2 else 0.995 for n in range(12)]
+    open_below = replace(compared("v3", 1000.0, 1000.0), base_ns=[1e4] * 12, head_ns=[1e4 * ratio for ratio in ratios])
+    table.add(JobKind.COMPARE, Outcome(ENVIRONMENT, comparisons=[open_below]))
+    (same, style), (missing, _), (not_slower, _) = table.lines()
     assert "no change" in same
+    assert "not slower (−12.0 … −0.5\u2009%)" in not_slower
     assert style == ""
     assert missing.endswith("the base has no v2")
     assert (table.wrong, table.slower) == (0, 0)

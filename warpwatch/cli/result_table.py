@@ -17,6 +17,7 @@ _WORDS: dict[PairOutcome, tuple[str, str]] = {
     "slower": ("slower", "red"),
     "faster": ("faster", "green"),
     "same": ("no change", ""),
+    "not_slower": ("not slower", ""),
     "unsure": ("inconclusive", "yellow"),
 }
 _CONTROLS = {
