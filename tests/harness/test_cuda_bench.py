@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.harness.child import Harness
 from tests.harness.test_cheaters import CASE, CASES, CHEATERS, variants
+from tests.harness.twice import twice
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.messages import BenchReply, CanaryReply, CeilingsReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
+from warpwatch.worker.harness.bench import bench
+from warpwatch.worker.harness.integrity import TamperGuard
 from warpwatch.worker.proving import ExpectedFault
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
@@ -74,3 +80,26 @@ def test_the_canary_is_near_the_ceilings(products: Harness) -> None:
     assert reply.status is Status.OK
     assert set(reply.rates) == {"copy", "f32"}
     assert all(0.85 * peaks[name] < rate < 1.1 * peaks[name] for name, rate in reply.rates.items())
+
+
+def test_what_prepares_slowly_is_prepared_for_few_sets() -> None:
+    """A graph cannot capture a wait for the host, and eager timers take no more sets than are prepared in time."""
+    prepared: list[int] = []
+
+    def prepare(x: Tensor) -> dict[str, Any]:
+        time.sleep(0.04)
+        prepared.append(x.numel())
+        return {}
+
+    def double(x: Tensor) -> Tensor:
+        torch.cuda.synchronize()
+        return 2 * x
+
+    problem = twice(double, device="cuda:0")
+    object.__setattr__(problem.variant, "prepare", prepare)
+    reply = bench(problem, 0, 10_000_000, TamperGuard(), lambda *_step: None)
+    assert (reply.status, {m.metric for m in reply.measurements} & set(METRICS["cuda"])) == (
+        Status.OK,
+        {"kernel", "cold", "call"},
+    )
+    assert len(prepared) < 200, "64 sets, prepared again for each slice, are more than 500"

@@ -113,7 +113,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="0"))
-    monkeypatch.setattr(energy, "GraphTimer", lambda *_: Timer(card))
+    monkeypatch.setattr(energy, "GraphTimer", lambda *_, **__: Timer(card))
     monkeypatch.setattr(energy, "elapsed_ns", lambda start, end: float(end.at_ns - start.at_ns))
     monkeypatch.setattr(energy, "sleep", card.wait)
     monkeypatch.setattr(energy.watts_of_spans, "__defaults__", (lambda: card.now_ns,))
@@ -277,7 +277,7 @@ def test_a_wrong_call_is_wrong_in_a_bench_and_profiled_without_energy(
     card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = WrongResultError("y is wrong", Fault.WRONG_VALUES)
-    monkeypatch.setattr(energy, "GraphTimer", lambda *_: Timer(card, error))
+    monkeypatch.setattr(energy, "GraphTimer", lambda *_, **__: Timer(card, error))
     with pytest.raises(WrongResultError):
         CallCounters().count_energy(problem(), 1, CALL_NS)
     assert profiling._count_energy(problem(modes=nullcontext), 1, CALL_NS) == {}

@@ -110,7 +110,12 @@ def test_sets_leave_the_l2_behind_unless_calls_are_slow(set_bytes: int, call_ns:
 @pytest.mark.parametrize(("first_ns", "may"), [(40_000_000, False), (250_000_000, True), (20_000, False)])
 def test_a_long_first_call_may_have_tuned_itself(first_ns: int, may: bool) -> None:
     """Loading code takes tens of milliseconds, two configurations of Triton 250."""
-    assert MeasuredInput(2**20, 20_000, first_ns).may_have_tuned is may
+    assert MeasuredInput(2**20, 20_000, first_ns, 0).may_have_tuned is may
+
+
+@pytest.mark.parametrize(("prepare_ns", "sets"), [(75_000_000, 5), (1_000_000, 400), (10**9, 2)])
+def test_the_longer_a_set_is_prepared_the_fewer_there_are(prepare_ns: int, sets: int) -> None:
+    assert MeasuredInput(2**20, 20_000, 20_000, prepare_ns).prepared_sets == sets
 
 
 def test_cycles_are_those_of_multiprocessors_that_were_seen_twice() -> None:

@@ -14,8 +14,8 @@ from warpwatch.worker.harness.turns import ChildTurns
 SMALL = case(n=100)
 
 
-def twice(function: Callable[[Tensor], Tensor], turns: ChildTurns | None = None) -> CaseProblem:
-    """`function` as the variant of an operator that doubles x, on a CPU."""
+def twice(function: Callable[[Tensor], Tensor], turns: ChildTurns | None = None, device: str = "cpu") -> CaseProblem:
+    """`function` as the variant of an operator that doubles x."""
     operator = Operator(
         "twice",
         "Twice.",
@@ -25,4 +25,4 @@ def twice(function: Callable[[Tensor], Tensor], turns: ChildTurns | None = None)
         cases={"quick": (SMALL,)},
     )
     operator.variant("tested", idea="as the test says")(function)
-    return CaseProblem(operator, operator.variants["tested"], SMALL, torch.device("cpu"), turns)
+    return CaseProblem(operator, operator.variants["tested"], SMALL, torch.device(device), turns)

@@ -36,22 +36,33 @@ _UNLIMITED = 2**62
 _ENOUGH_SETS = 1024
 """In all placements together. The more sets, the less it matters where each of them lies, and each costs a capture."""
 _FEWEST_PLACEMENTS = 2
+_PREPARING_NS = 400_000_000
+"""The longest preparing of all sets of eager calls, roughly: whenever their numbers move on, each is prepared anew. A
+variant that captures a CUDA graph for its calls takes a tenth of a second for each.
+"""
 _TUNING_NS = 100_000_000
 """By so much longer a first call may have tuned itself: Triton times each configuration for 125 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredInput:
-    """bytes: that one set with its result takes. call_ns: of one eager call, at least 1000. first_ns: of the first."""
+    """bytes: that one set with its result takes. call_ns: of one eager call, at least 1000. first_ns: of the first.
+    prepare_ns: that the variant prepares for it."""
 
     bytes: int
     call_ns: int
     first_ns: int
+    prepare_ns: int
 
     @property
     def may_have_tuned(self) -> bool:
         """Whether the first call may have timed configurations to choose one, which needs a device of its own."""
         return self.first_ns - self.call_ns > _TUNING_NS
+
+    @property
+    def prepared_sets(self) -> int:
+        """How many sets may be prepared for eager calls."""
+        return max(2, _PREPARING_NS // max(1, self.prepare_ns))
 
 
 @lru_cache(maxsize=1)
@@ -75,8 +86,12 @@ def measure_set(problem: CaseProblem, seed: int) -> MeasuredInput:
         torch.cuda.synchronize(device)
         times.append(perf_counter_ns() - start)
     del result
+    start = perf_counter_ns()
+    problem.prepared(data)
+    torch.cuda.synchronize(device)
+    prepare_ns = perf_counter_ns() - start
     # A set in host memory must not count as 0 bytes.
-    return MeasuredInput(max(set_bytes, data.nbytes, 1), max(min(times), 1000), first_ns)
+    return MeasuredInput(max(set_bytes, data.nbytes, 1), max(min(times), 1000), first_ns, prepare_ns)
 
 
 def plan_sets(problem: CaseProblem, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:

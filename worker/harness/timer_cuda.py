@@ -123,6 +123,8 @@ class GraphTimer:
             call_ns, self.may_have_tuned = measured.call_ns, measured.may_have_tuned
             sets, self.placements = (1, 1) if hot else plan_sets(problem, measured.bytes, call_ns, placements)
             launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
+            if sets > measured.prepared_sets:
+                _expect_capturable(problem, seed)
         else:
             sets, self.placements, launches = plan.sets, plan.placements, plan.launches
         scatter = random.Random(seed)
@@ -294,7 +296,7 @@ class CudaColdTimer:
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         measured = measure_set(problem, seed)
         affordable = affordable_sets(problem, measured.bytes)
-        sets = min(_EAGER_SETS, sets_in_one_walk(measured.call_ns))
+        sets = min(_EAGER_SETS, sets_in_one_walk(measured.call_ns), measured.prepared_sets)
         expect_room(problem, is_enough=sets <= affordable)
         self._rotation = Rotation(problem, seed, max(1, min(sets, affordable)))
         self._results: dict[int, Any] = {}
@@ -390,6 +392,14 @@ class CallTimer(CudaColdTimer):
         result = call()
         self._rotation.problem.synchronize()
         return float(perf_counter_ns() - begin), result
+
+
+def _expect_capturable(problem: CaseProblem, seed: int) -> None:
+    """Raises CaptureError where a graph cannot capture one call: to prepare all sets for that would take seconds."""
+    call = problem.call(problem.data(seed))
+    call()
+    with problem.turns.use(LaneUse.HOST):
+        capture([(0, call)], {})
 
 
 def open_timer(

@@ -1,14 +1,15 @@
 """Times the busy time of an NVIDIA GPU: the sum of the durations of all kernels, copies and fills of a call.
 
 CUPTI stamps the start and end of each on the device, so launches, gaps between kernels and events are not included,
-however short the kernel is. A difference of two timings would have the noise of both. Starting CUPTI takes tens of
-milliseconds of host time, so a slice is one session over many calls.
+however short the kernel is. A difference of two timings would have the noise of both. A session takes three
+milliseconds of host time (H200; the first of a process twenty), so a slice is one session over many calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -50,11 +51,10 @@ class KernelTimer:
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         measured = measure_set(problem, seed)
         sets, _ = plan_sets(problem, measured.bytes, measured.call_ns, 1)
-        self._rotation = Rotation(problem, seed, sets)
+        self._rotation = Rotation(problem, seed, min(sets, measured.prepared_sets))
         self._results: dict[int, Any] = {}
         self._count = max(1, min(_MOST_CALLS, SLICE_NS // measured.call_ns))
-        # The first session initialises CUPTI.
-        self._session()
+        _initialise_cupti()
 
     def take(self, wait_ns: float = 0.0) -> list[float]:
         """Takes one slice: nanoseconds of up to 64 calls, or their mean when they launch unequal numbers of kernels.
@@ -90,6 +90,12 @@ class KernelTimer:
         self.busy_share = union_ns([(span.start_ns, span.end_ns) for span in spans]) / max(1, sum(durations))
         self.is_parallel = len({span.stream for span in spans}) > 1
         return split(durations, self._count)
+
+
+@cache
+def _initialise_cupti() -> None:
+    """The first session of a process does, and may not be one whose calls count."""
+    _record(lambda: None)
 
 
 def busy_ns(run: Callable[[], Any]) -> list[int]:
