@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -127,11 +129,18 @@ def v4(a: Tensor) -> Tensor:
     return _native(a, VECTORS)
 
 
-INLINE_DECLARATION = "torch::Tensor product(double factor, torch::Tensor a, torch::Tensor b);"
-INLINE_SOURCE = r"""
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
+INLINE_HEADERS = """
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+"""
+"""All of torch's headers take half a minute to compile, in CUDA sources as in others: these have none of them."""
+INLINE_KERNEL = r"""
+#include <cstdint>
+#include <cuda_runtime.h>
 
 template <class T>
 __global__ void inline_product(T factor, const T* a, const T* b, T* y, int64_t n) {
@@ -139,30 +148,42 @@ __global__ void inline_product(T factor, const T* a, const T* b, T* y, int64_t n
   if (i < n) y[i] = factor * a[i] * b[i];
 }
 
-torch::Tensor product(double factor, torch::Tensor a_given, torch::Tensor b_given) {
+template <class T>
+void launch_product(T factor, const T* a, const T* b, T* y, int64_t n, cudaStream_t stream) {
+  inline_product<<<(n + 255) / 256, 256, 0, stream>>>(factor, a, b, y, n);
+}
+template void launch_product(float, const float*, const float*, float*, int64_t, cudaStream_t);
+template void launch_product(double, const double*, const double*, double*, int64_t, cudaStream_t);
+"""
+INLINE_LAUNCH = (
+    INLINE_HEADERS
+    + r"""
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+template <class T>
+void launch_product(T factor, const T* a, const T* b, T* y, int64_t n, cudaStream_t stream);
+
+at::Tensor product(double factor, const at::Tensor& a_given, const at::Tensor& b_given) {
   const c10::cuda::CUDAGuard guard(a_given.device());
-  const torch::Tensor a = a_given.contiguous(), b = b_given.contiguous();
-  torch::Tensor y = torch::empty_like(a);
-  const int64_t n = a.numel();
-  if (n == 0) return y;
+  const at::Tensor a = a_given.contiguous(), b = b_given.contiguous();
+  at::Tensor y = at::empty_like(a);
+  if (a.numel() == 0) return y;
   AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "product", [&] {
-    inline_product<scalar_t><<<(n + 255) / 256, 256, 0, c10::cuda::getCurrentCUDAStream()>>>(
-        static_cast<scalar_t>(factor), a.data_ptr<scalar_t>(), b.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), n);
+    launch_product(static_cast<scalar_t>(factor), a.const_data_ptr<scalar_t>(), b.const_data_ptr<scalar_t>(),
+                   y.data_ptr<scalar_t>(), a.numel(), c10::cuda::getCurrentCUDAStream());
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return y;
 }
 """
+)
 
 
-INLINE_CPU_SOURCE = r"""
-#include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/utils/pybind.h>
-
+INLINE_LOOP = (
+    INLINE_HEADERS
+    + r"""
 at::Tensor product(double factor, const at::Tensor& a_given, const at::Tensor& b_given) {
   const at::Tensor a = a_given.contiguous(), b = b_given.contiguous();
   at::Tensor y = at::empty_like(a);
@@ -177,6 +198,7 @@ at::Tensor product(double factor, const at::Tensor& a_given, const at::Tensor& b
   return y;
 }
 """
+)
 
 
 def inline_unsupported(case: Case, device: DeviceKind) -> str | None:
@@ -230,21 +252,42 @@ class InlineSquare(torch.autograd.Function):
 
 @functools.cache
 def _inline(device: str) -> Callable[[float, Tensor, Tensor], Tensor]:
-    """Compiled once per process, into a temporary folder: a measuring process has a temporary home directory."""
+    """Compiled once for all processes with the same extensions, as those that measure one commit have. torch would
+    compile anew in each of them, because the names of their temporary folders differ."""
     from torch.utils import cpp_extension
 
-    folder = tempfile.mkdtemp(prefix="load_inline")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    with _ninja_on_path():
-        name, options = f"warpwatch_square_{device}", {"functions": ["product"], "build_directory": folder}
-        if device == "cpu":
-            # All of torch's headers take a minute to compile.
-            flags = {"extra_cflags": ["-O3", "-fopenmp"], "with_cuda": False, "no_implicit_headers": True}
-            module = cpp_extension.load_inline(name, INLINE_CPU_SOURCE, **options, **flags)  # type: ignore[no-untyped-call]
-        else:
-            module = cpp_extension.load_inline(name, INLINE_DECLARATION, INLINE_SOURCE, **options)  # type: ignore[no-untyped-call]
+    name = f"warpwatch_square_{device}"
+    sources = [INLINE_LOOP] if device == "cpu" else [INLINE_LAUNCH, INLINE_KERNEL]
+    options: dict[str, Any] = {"cuda_sources": sources[1:], "functions": ["product"], "no_implicit_headers": True}
+    if device == "cpu":
+        options |= {"extra_cflags": ["-O3", "-fopenmp"], "with_cuda": False}
+    built_for = [torch.__version__, sys.version, device if device == "cpu" else str(torch.cuda.get_device_capability())]
+    digest = hashlib.sha256("\0".join([*built_for, *sources]).encode()).hexdigest()
+    extensions = os.environ.get("TORCH_EXTENSIONS_DIR")
+    kept = Path(extensions, f"{name}-{digest}.so") if extensions else None
+    if kept is not None and kept.exists():
+        module = _load_extension(name, kept)
+    else:
+        folder = tempfile.mkdtemp(prefix="load_inline")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        with _ninja_on_path():
+            module = cpp_extension.load_inline(name, sources[0], build_directory=folder, **options)  # type: ignore[no-untyped-call]
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            # A copy that was cut short must not be found.
+            partial = shutil.copyfile(module.__file__, kept.with_suffix(f".{os.getpid()}"))
+            partial.replace(kept)
     product: Callable[[float, Tensor, Tensor], Tensor] = module.product
     return product
+
+
+def _load_extension(name: str, path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @contextmanager

@@ -68,6 +68,10 @@ def test_special_numbers_are_those_of_torch(operator: Operator) -> None:
     torch.testing.assert_close(module.v3(a), a * a, equal_nan=True, rtol=0, atol=0)
 
 
+BUILT = SimpleNamespace(product=lambda factor, a, b: factor * a * b, __file__=__file__)
+"""What stands for the module that load_inline makes."""
+
+
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """What load_inline was called with, beside the PATH then; instead of CUDA it gives a product of torch's."""
@@ -77,7 +81,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
     def load_inline(name: str, *sources: str, **options: Any) -> Any:
         calls.append({"sources": sources, "path": os.environ["PATH"], **options})
-        return SimpleNamespace(product=lambda factor, a, b: factor * a * b)
+        return BUILT
 
     monkeypatch.setattr(cpp_extension, "load_inline", load_inline)
     module._inline.cache_clear()
@@ -98,6 +102,29 @@ def test_inline_source_is_compiled_once_and_outside_of_calls(compiled: list[dict
     assert os.environ["PATH"] == path
     assert shutil.which("ninja", path=compiled[0]["path"])
     assert not list(Path(compiled[0]["build_directory"]).iterdir())
+
+
+def test_inline_source_is_compiled_once_for_all_processes_with_the_same_extensions(
+    compiled: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found: list[Path] = []
+
+    def load(name: str, path: Path) -> Any:
+        found.append(path)
+        return BUILT
+
+    monkeypatch.setattr(module, "_load_extension", load)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    for _ in range(2):
+        module._inline("cpu")
+        module._inline.cache_clear()
+    assert len(compiled) == 1
+    (kept,) = (tmp_path / "extensions").iterdir()
+    assert found == [kept]
+    assert kept.read_bytes() == Path(BUILT.__file__).read_bytes()
+    monkeypatch.setattr(module, "INLINE_LOOP", "another source")
+    module._inline("cpu")
+    assert len(compiled) == 2
 
 
 def test_inline_source_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
