@@ -253,7 +253,7 @@ class InlineSquare(torch.autograd.Function):
 @functools.cache
 def _inline(device: str) -> Callable[[float, Tensor, Tensor], Tensor]:
     """Compiled once for all processes with the same extensions, as those that measure one commit have. torch would
-    compile anew in each of them, because the names of their temporary folders differ."""
+    compile anew wherever the folder of these has another name, as it has for each process without namespaces."""
     from torch.utils import cpp_extension
 
     name = f"warpwatch_square_{device}"
