@@ -42,6 +42,13 @@ def honest_thread(a, b):
     return y
 
 
+@operator.variant("stale", idea="computes 39 times, then returns memory that may still hold an earlier result")
+def stale(a, b):
+    # It comes before those whose threads are behind with their work: results that these free are no poison.
+    CALLS["stale"] = CALLS.get("stale", 0) + 1
+    return a @ b if CALLS["stale"] < 40 else torch.empty_like(a)
+
+
 @operator.variant("thread", idea="computes in a thread, and does not wait for it", devices=("cpu",))
 def thread(a, b):
     y = torch.empty_like(a)
@@ -89,12 +96,6 @@ class Lazy(torch.Tensor):
 @operator.variant("lazy", idea="returns a tensor that computes when it is read")
 def lazy(a, b):
     return Lazy(a, b)
-
-
-@operator.variant("stale", idea="computes 39 times, then returns memory that may still hold an earlier result")
-def stale(a, b):
-    CALLS["stale"] = CALLS.get("stale", 0) + 1
-    return a @ b if CALLS["stale"] < 40 else torch.empty_like(a)
 
 
 def _on_alarm(number, frame):
