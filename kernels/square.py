@@ -137,7 +137,7 @@ INLINE_HEADERS = """
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 """
-"""All of torch's headers take half a minute to compile, in CUDA sources as in others: these have none of them."""
+"""What the sources use alone: all of torch's headers take half a minute to compile."""
 INLINE_KERNEL = r"""
 #include <cstdint>
 #include <cuda_runtime.h>

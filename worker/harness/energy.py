@@ -2,7 +2,7 @@
 
 NVML counts the millijoules that the whole card has taken, and updates the number every 20 to 100 ms. A reading is
 therefore old by up to that much, unless it is the first after an update. Each span begins and ends at such a reading,
-which is late by at most the time between two readings, about a millisecond.
+which is late by at most the time between two readings: 4.5 ms on an H200, where NVML takes 4 ms for one.
 """
 
 from __future__ import annotations
