@@ -2,7 +2,7 @@
 
 An unfit GPU gives numbers that look like a regression. So the job waits up to a minute and then goes back into the
 queue with the reason. Its attempts bound how often. A look takes two seconds in which the device must rest, so one
-counts for the jobs of the next minute too: what may begin between two of them may begin during one of them.
+counts for the jobs of the next three minutes too: what may begin between two of them may begin during one of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CANARY_SECONDS = 60.0
 WAIT_SECONDS = 60.0
 """How long a device may take to cool down, or a neighbour to finish."""
 PAUSE_SECONDS = 5.0
-CANARY_HOLDS_SECONDS = 60.0
+CANARY_HOLDS_SECONDS = 180.0
 """For so long after a look the device counts as fit."""
 LEAST_SHARE = 0.9
 """Part of its measured ceilings that a device must reach."""

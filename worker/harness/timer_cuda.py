@@ -40,6 +40,8 @@ _MOST_LAUNCHES = 200
 _EAGER_SAMPLES = 10
 _REPLAY_LAUNCH_NS = 30_000
 _LONGEST_LEAD_NS = 4_000_000
+_QUEUE_NS = 50_000_000
+"""After this time no set is queued a second time to learn how long that takes."""
 _SINGLE_LEAD_NS = 500_000
 _NOTICEABLE_NS = 50_000
 """Larger than the difference between two waits for an idle device."""
@@ -300,10 +302,8 @@ class CudaColdTimer:
         expect_room(problem, is_enough=sets <= affordable)
         self._rotation = Rotation(problem, seed, max(1, min(sets, affordable)))
         self._results: dict[int, Any] = {}
-        size = L2_COVERED * torch.cuda.get_device_properties(problem.device).L2_cache_size
-        self._flush = torch.empty(size, dtype=torch.uint8, device=problem.device)
-        self._lead = Lead(2 * _median_queue_ns(self._rotation.calls))
         self._other_stream_ns: list[float] = []
+        self._warm_up()
 
     def take(self, wait_ns: float = 0.0) -> list[float]:
         """Takes one slice: nanoseconds of at least one call, and of at most ten within 20 ms.
@@ -328,6 +328,12 @@ class CudaColdTimer:
             self.testify()
         self._rotation.verify(self._results)
         self._rotation.verify_in_a_row()
+
+    def _warm_up(self) -> None:
+        device = self._rotation.problem.device
+        size = L2_COVERED * torch.cuda.get_device_properties(device).L2_cache_size
+        self._flush = torch.empty(size, dtype=torch.uint8, device=device)
+        self._lead = Lead(2 * _median_queue_ns(self._rotation.calls))
 
     def _slice(self, *, spoil: bool = False) -> list[float]:
         # Results of the slice before belong to other inputs.
@@ -387,7 +393,13 @@ class CudaColdTimer:
 class CallTimer(CudaColdTimer):
     """Eager calls by the host's clock, from the call until the device is idle."""
 
+    def _warm_up(self) -> None:
+        for call in self._rotation.calls:
+            call()
+
     def _sample(self, call: Callable[[], Any]) -> tuple[float, Any]:
+        # The copies that moved the numbers on may still run.
+        self._rotation.problem.synchronize()
         begin = perf_counter_ns()
         result = call()
         self._rotation.problem.synchronize()
@@ -448,8 +460,11 @@ def elapsed_ns(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
 
 def _median_queue_ns(calls: list[Callable[[], Any]]) -> int:
     """Median nanoseconds that the host takes to queue one call."""
-    times = []
+    times: list[int] = []
+    begin = perf_counter_ns()
     for call in calls * 2:
+        if len(times) >= len(calls) and perf_counter_ns() - begin > _QUEUE_NS:
+            break
         torch.cuda.synchronize()
         start = perf_counter_ns()
         call()
