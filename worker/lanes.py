@@ -29,7 +29,7 @@ TIMED = frozenset({JobKind.BENCH, JobKind.PROFILE})
 MOST: dict[str, int] = {JobKind.CHECK: 8, JobKind.BENCH: 3, JobKind.PROFILE: 3}
 """Children that measure at once, by kind of job. Each holds a CUDA context of half a gigabyte."""
 _CORES_PER_CHILD = 2
-_TIMED_PER_LANE = 8
+_TIMED_PER_LANE = 4
 """Fewer take less time than another child takes to start."""
 _JOINS_EVERY = 1.0
 """Of a check one lane begins, with the child that has read the catalogue. Each further one joins so many seconds after

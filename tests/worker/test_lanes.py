@@ -29,6 +29,15 @@ def test_a_worker_bound_to_some_cores_starts_children_for_these_alone(
         assert lanes_of(gpu, "check", 100) == lanes
 
 
+def test_a_job_that_times_a_few_calls_on_a_gpu_starts_few_children(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(16)), raising=False)
+    gpu = replace(tools.host, device="cuda:0")
+    assert [lanes_of(gpu, "bench", cells) for cells in (1, 7, 8, 12, 100)] == [1, 1, 2, 3, 3]
+    assert lanes_of(tools.host, "bench", 100) == 1
+
+
 def test_what_lacks_memory_beside_others_is_checked_again_alone(
     repository: Repository, good: str, tools: Tools
 ) -> None:
