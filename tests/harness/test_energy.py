@@ -135,7 +135,7 @@ def test_the_energy_of_a_call_is_power_times_time(card: Card, every_ms: int) -> 
     assert [joules.low, joules.high] == pytest.approx([joules.median] * 2, rel=0.03)
     assert power.median == pytest.approx(WATTS, rel=0.01)
     assert card.verified == 1
-    assert 270 * MS < card.now_ns < 600 * MS, "three spans, and what comes before the first update"
+    assert 180 * MS < card.now_ns < 400 * MS, "two spans, and what comes before the first update"
 
 
 def test_a_driver_that_lets_the_host_wait(card: Card) -> None:
@@ -173,7 +173,7 @@ def test_spans_begin_and_end_at_updates(card: Card) -> None:
     assert watts == pytest.approx([WATTS] * SPANS, rel=0.02)
 
 
-def test_the_first_span_is_not_counted(card: Card) -> None:
+def test_a_first_span_in_which_power_rises_is_not_counted(card: Card) -> None:
     """The power of a card rises for a moment after the load has begun."""
 
     def read() -> int:
@@ -223,7 +223,7 @@ def _standing_counter(card: Card, _: pytest.MonkeyPatch) -> None:
 
 
 def _slow_counter(card: Card, _: pytest.MonkeyPatch) -> None:
-    card.every_ns = 10**9
+    card.every_ns = 1500 * MS
 
 
 def _throttled(card: Card, _: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ def test_long_calls_and_cpus_have_none(card: Card) -> None:
 
 def test_the_device_is_its_own_meanwhile(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     uses: list[str] = []
-    turns = ChildTurns(lambda use: uses.append(f"{use} {card.now_ns // MS > 250}"))
+    turns = ChildTurns(lambda use: uses.append(f"{use} {card.now_ns // MS > 180}"))
     turns.start(2)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     measure_energy(problem(turns=turns), 1, CALL_NS)

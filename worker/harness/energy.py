@@ -29,7 +29,7 @@ SPANS, MOST_SPANS = 2, 4
 SPAN_NS = 90_000_000
 """Less than 100 ms, so that a span is one update of a counter that is updated that often."""
 _SETTLING_SPANS = 1
-"""Spans before those that count, in which the power rises to that of the load."""
+"""Spans in which the power may rise to that of the load: they count only where their neighbour agrees."""
 _ALIKE = 1.02
 """How many times as much power a span may show as its neighbour: where it still rises, or where the counter's updates
 come late, they differ by more."""
@@ -58,7 +58,7 @@ def measure_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str,
         raise NoMetricError("a call takes too long")
     with problem.turns.use(LaneUse.DEVICE):
         with STOPWATCH.measure(Activity.WARM_UP):
-            # The first span, which does not count, warms the card longer than a pace would.
+            # The spans warm the card longer than a pace would.
             timer = GraphTimer(problem, seed, 1, pace=PAIRED)
         if timer.launches == 0:
             raise NoMetricError("a call gives the GPU nothing to do")
@@ -97,12 +97,11 @@ def watts_of_spans(
             if watts[-1] <= 0:
                 raise NoMetricError("NVML's energy counter ran backwards")
             start = now, reading
-            counted = watts[_SETTLING_SPANS:]
-            newest = counted[-SPANS:]
+            newest = watts[-SPANS:]
             if len(newest) == SPANS and max(newest) <= _ALIKE * min(newest):
                 return newest
-            if len(counted) == MOST_SPANS:
-                return counted
+            if len(watts) == _SETTLING_SPANS + MOST_SPANS:
+                return watts[_SETTLING_SPANS:]
         last = reading
 
 
