@@ -98,8 +98,7 @@ class GraphTimer:
     hot: use one graph over one input set. plan: that of an earlier timer of the same code, by default made from a timed
     call; of the timer, what it follows. may_have_tuned: see MeasuredInput; False with a plan. launches: kernels, copies
     and fills of a captured call, None where the driver cannot be asked. replay_times: what `verify` saw, None where the
-    numbers of the inputs cannot change. pace: see Pace; before `hot`, a later metric,
-    clocks have settled.
+    numbers of the inputs cannot change. pace: see Pace; `hot` needs no warm-up, because it is timed after `graph`.
 
     No host code runs in a replay, but what was captured may leave out work that an earlier launch has done. `verify`
     therefore holds replays on new numbers against replays on repeated ones: see agreement.py. A variant that returned a
