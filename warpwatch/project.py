@@ -112,6 +112,11 @@ class Project:
         """What runs the operators: interpreter and image; None for the worker's own."""
         return self.interpreter if self.image is None else f"{self.image} {self.interpreter or ''}".strip()
 
+    @property
+    def needs_template(self) -> bool:
+        """Whether its children run in the worker's interpreter, and with torch."""
+        return self.runtime is None and not self.programs
+
     def program(self, name: str) -> Program | None:
         """The program of this name; None where the operator is none."""
         return next((program for program in self.programs if program.name == name), None)

@@ -381,7 +381,7 @@ class Child:
         if self._cache is not None and self._has_greeted:
             with _logged_failure(self._reporter, "the compilations of this child are not kept"):
                 self._cache.keep(self.temp / sandbox.JIT)
-        if not self.has_headers:
+        if self._has_greeted and not self.has_headers:
             headers.learn(self.temp)
         if isinstance(self._process, templates.TemplateChild):
             self._process.release()

@@ -9,18 +9,24 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from typer.testing import CliRunner
 
 from tests.worker import probes
 from tests.worker.conftest import Repository, identify, processes_with
 from warpwatch.bundle import BundleReader
+from warpwatch.cli import app
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.db.models import CommitRecord, ResultRecord, TraceRecord
 from warpwatch.worker.devices import choose_device, find_devices, foreign_nodes
+from warpwatch.worker.host import Host
+from warpwatch.worker.reporter import CannotRunError
+from warpwatch.worker.tools import Tools
 
 BLOCKED = ("sqlalchemy", "psycopg", "procrastinate", "alembic", "fastapi", "numpy", "torch", "warpwatch.db")
 COMMAND = f"""
@@ -110,6 +116,37 @@ def test_a_replay_command_works_as_typed(repository: Repository, tmp_path: Path)
             (finding,) = [finding for done in bundle.runs() for finding in done.outcome.findings]
             assert finding.check is not None
             assert finding.check.seed == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "begins"),
+    [
+        ("", [], ["template", "checkout"]),
+        ('interpreter = "/usr/bin/python3"', [], ["checkout"]),
+        ("", ["--sanitize", "address"], ["checkout"]),
+    ],
+)
+def test_torch_is_imported_while_the_first_commit_is_laid_out(
+    repository: Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: str,
+    words: list[str],
+    begins: list[str],
+) -> None:
+    done: list[str] = []
+
+    def check_out(*_: Any, **__: Any) -> None:
+        done.append("checkout")
+        raise CannotRunError("it is not laid out")
+
+    monkeypatch.setenv("WARPWATCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(Host, "start_template", lambda *_: done.append("template"))
+    monkeypatch.setattr(Tools, "checkouts", check_out)
+    sha = repository.commit("good", probes.files() | {"warpwatch.toml": settings})
+    command = ["run", "--repository", repository.url, "--commits", sha, "--kinds", "check", "--device", "cpu", *words]
+    result = CliRunner().invoke(app, [*command, "--output", str(tmp_path / "results.wwb")])
+    assert (result.exit_code, done) == (2, begins), result.output
 
 
 def test_an_interrupted_run_keeps_what_it_has(repository: Repository, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -156,11 +157,26 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
             interruptible(progress),
         ):
             place = (settings.home, mirror, Sources(mirror, version), url)
+            if shas and request.spec.sanitize is None:
+                _start_template(tools, *place[:3], shas[0], progress)
             jobs = [job for sha in shas for job in _requests(request, *place, sha, base_sha, tally)]
             _measure(request, jobs, tools, bundle, progress, tally)
     finally:
         tools.close()
     return _summarise(tally, output)
+
+
+def _start_template(
+    tools: Tools, home: Path, mirror: Path, sources: Sources, sha: str, progress: TerminalReporter
+) -> None:
+    """Lets the template of later children import torch while the first commit is laid out. Each job says itself what
+    is wrong."""
+    from warpwatch.worker.mirrors import project_of
+    from warpwatch.worker.reporter import CannotRunError
+
+    with suppress(ProjectError, CannotRunError):
+        if project_of(home, mirror, sha, sources.definitions).needs_template:
+            tools.host.start_template(progress)
 
 
 def find_commits(settings: Settings, repository: str, commits: str) -> tuple[str, list[str]]:

@@ -150,12 +150,10 @@ def _try_here(request: WorkingTreeRequest, root: Path, base_sha: str, device: st
 
 
 def _needs_template(root: Path) -> bool:
-    """Whether children of the working tree run in this interpreter, and with torch."""
     try:
-        project = parse_project((root / FILE_NAME).read_text(encoding="utf-8"))
+        return parse_project((root / FILE_NAME).read_text(encoding="utf-8")).needs_template
     except (OSError, ValueError, ProjectError):
         return False
-    return project.interpreter is None and project.image is None and not project.programs
 
 
 def _repeat(root: Path, base_sha: str, attempt: Attempt, *, watch: bool) -> int:
