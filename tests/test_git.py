@@ -132,7 +132,9 @@ def test_commits_are_checked_out_while_others_come_and_go(source: Path, tmp_path
     def check_out(worker: int) -> set[str]:
         found = set()
         for number in range(40):
-            with git.worktree(mirror, sha, tmp_path / "worktrees" / f"{worker}-{number}") as root:
+            root = tmp_path / "worktrees" / f"{worker}-{number}"
+            with git.empty_worktree(root):
+                git.check_out(mirror, root, sha)
                 found.add((root / "file").read_text())
         return found
 
@@ -145,12 +147,29 @@ def test_commits_are_checked_out_while_others_come_and_go(source: Path, tmp_path
     assert list((tmp_path / "worktrees").iterdir()) == []
 
 
+def test_files_are_checked_out_by_their_names_alone(source: Path, tmp_path: Path) -> None:
+    """Nothing in a name is a pattern."""
+    blob = run_git(source, "hash-object", "-w", "--stdin", text=b"as it was")
+    names = ["*", ":(glob)x", "folder", "x", "y"]
+    tree = run_git(source, "mktree", text="".join(f"100644 blob {blob}\t{name}\n" for name in names).encode())
+    sha = run_git(source, "-c", "user.name=A", "-c", "user.email=a@example.com", "commit-tree", tree, "-m", "files")
+    run_git(source, "update-ref", "refs/heads/files", sha)
+    mirror, root = git.update_mirror(str(source), tmp_path), tmp_path / "worktrees" / "one"
+    with git.empty_worktree(root):
+        for wanted in ([], ["*"], [":(glob)x", "y"]):
+            git.check_out(mirror, root, sha, wanted)
+        assert {path.name for path in root.iterdir()} == {"*", ":(glob)x", "y"}
+        git.check_out(mirror, root, sha)
+        assert {path.name: path.read_text() for path in root.iterdir()} == dict.fromkeys(names, "as it was")
+
+
 def test_what_a_killed_checkout_left_hinders_no_other(source: Path, tmp_path: Path) -> None:
     mirror = git.update_mirror(str(source), tmp_path)
     root = tmp_path / "worktrees" / "one"
     (root / "folder").mkdir(parents=True)
     for name in ("one.index", "one.index.lock"):
         (root.parent / name).write_text("half of it")
-    with git.worktree(mirror, git.resolve(mirror, "main"), root):
+    with git.empty_worktree(root):
+        git.check_out(mirror, root, git.resolve(mirror, "main"))
         assert list(root.iterdir()) == []
     assert list(root.parent.iterdir()) == []

@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -438,16 +438,9 @@ def _operators(paths: list[str]) -> list[str]:
 
 
 @contextmanager
-def worktree(mirror: Path, sha: str, path: Path) -> Iterator[Path]:
-    """The files of `sha` at `path`, removed afterwards; leftovers of a killed process are removed first."""
-    with empty_worktree(path):
-        in_worktree(mirror, path, "read-tree", "--reset", "-u", sha)
-        yield path
-
-
-@contextmanager
 def empty_worktree(path: Path) -> Iterator[None]:
-    """An empty folder for `in_worktree`, removed afterwards.
+    """An empty folder for `check_out` and `in_worktree`, removed afterwards; leftovers of a killed process are removed
+    first.
 
     Mirrors know nothing of it. Git's own worktrees are entered there, and a fetch or another checkout that meets an
     entry half written or half removed fails.
@@ -458,6 +451,14 @@ def empty_worktree(path: Path) -> Iterator[None]:
         yield
     finally:
         _remove_worktree(path)
+
+
+def check_out(mirror: Path, path: Path, sha: str, names: Iterable[str] | None = None) -> None:
+    """Adds to an `empty_worktree` the files of `sha`: all of them, or what lies at or below these names."""
+    if names is None:
+        in_worktree(mirror, path, "read-tree", "--reset", "-u", sha)
+    elif paths := [f":(top,literal){name}" for name in names]:
+        in_worktree(mirror, path, "checkout", "--quiet", sha, "--", *paths)
 
 
 def in_worktree(mirror: Path, path: Path, *arguments: str, text: str | None = None) -> str:

@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from warpwatch import git
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobKind
@@ -31,6 +30,7 @@ from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
 from warpwatch.worker.mirrors import read_project, trusted_mirror
 from warpwatch.worker.reporter import CannotRunError, Reporter, SilentReporter, Stopped
 from warpwatch.worker.tools import Tools
+from warpwatch.worker.worktrees import lay_out
 
 JOBS = 16
 """Jobs at the head of the queue that are looked at."""
@@ -123,11 +123,11 @@ class BuildAhead:
             if project.image is not None:
                 # Getting an image takes the network and the disk from what is measured now.
                 return
-            with git.worktree(mirror, sha, folder) as root:
+            with lay_out(mirror, sha, folder, project, None) as trees:
                 if self._host.kind == "cpu":
                     # They take longest, so they come first.
-                    self._precompile(root, project, targets)
-                builds = [partial(self._build, root, project, target[2]) for target in targets]
+                    self._precompile(trees.root, project, targets)
+                builds = [partial(self._build, trees.root, project, target[2]) for target in targets]
                 list(self._builders.map(self._make, targets, builds))
 
     def _precompile(self, root: Path, project: Project, targets: Sequence[Target]) -> None:

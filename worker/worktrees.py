@@ -1,9 +1,8 @@
-"""Reduces a worktree to what can influence its operators, so that caches outlive commits that change something else.
+"""Checks out what can influence a commit's operators, so that caches outlive commits that change something else.
 
-Operators, native sources and warpwatch.toml stay. Anything else at the root of the repository stays if a file that
-stays names it: as an import, an #include, a link, a string that is a path, or a word of a file of settings. The rest is
-removed from the worktree before any code of the commit runs. So what is not part of the digest cannot be read, whatever
-the code does.
+That is operators, native sources and warpwatch.toml. Anything else at the root of the repository is checked out if a
+file that is there names it: as an import, an #include, a link, a string that is a path, or a word of a file of
+settings. So what is not part of the digest cannot be read, whatever the code does.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -27,9 +26,9 @@ from warpwatch.sources import literal_prefix, matches, parse_python
 from warpwatch.worker import sandbox
 
 _ENTRIES = 1000
-"""Entries at the root; a repository with more stays whole."""
+"""Entries at the root; a repository with more is checked out whole."""
 _FILES = 10_000
-"""Files that are searched for names; a repository with more stays whole, and so does one with more text."""
+"""Files that are searched for names; of a repository with more, or with more text, everything is checked out."""
 _BYTES = 2**24
 _FILE_BYTES = 2**20
 """A longer file is data and not searched."""
@@ -42,6 +41,7 @@ _POINTER_BYTES = 1024
 """More than what git LFS leaves in place of a file."""
 _WORD = re.compile(r"[\w.-]+")
 _INCLUDE = re.compile(r'#\s*include\s*["<]([^">\n]+)')
+_UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
 _SERVICE = "warpwatch"
 """The package of this name comes from the service, whatever a commit holds under it."""
 
@@ -70,16 +70,16 @@ def lay_out(
     """Checks out a commit, and its definitions where they lie beside it, as far as they can influence a result."""
     measured = project.measured
     if definitions is None or measured is None:
-        with git.worktree(mirror, sha, folder) as root:
-            content = reduce_worktree(root, mirror, sha, project)
-            packages = root / measured.path if measured is not None else None
-            yield CommitTrees(root, root if measured is not None else None, packages, content, {root: (mirror, sha)})
+        with git.empty_worktree(folder):
+            content = _check_out_inputs(folder, mirror, sha, project)
+            commit, packages = (None, None) if measured is None else (folder, folder / measured.path)
+            yield CommitTrees(folder, commit, packages, content, {folder: (mirror, sha)})
         return
     source, path = mirror_of(mirror, definitions), folder.with_name(f"{folder.name}-measured")
-    with git.worktree(source, definitions.sha, folder) as root, _source_tree(mirror, sha, path, measured) as content:
-        content += reduce_worktree(root, source, definitions.sha, project)
-        commits = {root: (source, definitions.sha), path: (mirror, sha)}
-        yield CommitTrees(root, path, path / measured.path, content, commits)
+    with git.empty_worktree(folder), _source_tree(mirror, sha, path, measured) as content:
+        content += _check_out_inputs(folder, source, definitions.sha, project)
+        commits = {folder: (source, definitions.sha), path: (mirror, sha)}
+        yield CommitTrees(folder, path, path / measured.path, content, commits)
 
 
 def _changed_files(root: Path, mirror: Path, sha: str) -> list[str]:
@@ -88,19 +88,18 @@ def _changed_files(root: Path, mirror: Path, sha: str) -> list[str]:
     return git.in_worktree(mirror, root, "diff", *options, "--diff-filter=d", sha).split("\0")[:-1]
 
 
-def reduce_worktree(root: Path, mirror: Path, sha: str, project: Project) -> str:
-    """Removes from the worktree at `root` what its operators do not name; a digest of what is left."""
+def _check_out_inputs(root: Path, mirror: Path, sha: str, project: Project) -> str:
+    """Checks out at `root` what the operators name; a digest of it."""
     listing = git.git("ls-tree", "-z", sha, cwd=mirror).split("\0")[:-1]
     entries = {line.partition("\t")[2]: line for line in listing}
-    kept = _kept(root, set(entries), project)
-    removed = root.with_name(f"{root.name}-removed")
-    removed.mkdir()
-    # What lies there decides and not what git lists: a name that cannot be decoded would stay.
-    for path in list(root.iterdir()):
-        if path.name not in kept:
-            path.rename(removed / path.name)
-    git.remove_folder(removed)
-    return hashlib.sha256("\0".join(entries[name] for name in sorted(kept)).encode(errors="replace")).hexdigest()
+    named = None
+    # Git finds nothing at a folder that is empty, which others than git may commit.
+    with suppress(git.GitError):
+        named = _check_out_named(root, mirror, sha, set(entries), project)
+    if named is None:
+        git.check_out(mirror, root, sha)
+    kept = listing if named is None else [entries[name] for name in sorted(named)]
+    return hashlib.sha256("\0".join(kept).encode(errors="replace")).hexdigest()
 
 
 @contextmanager
@@ -131,26 +130,32 @@ def _is_pointer(path: Path) -> bool:
     return path.read_bytes().startswith(_LFS)
 
 
-def _kept(root: Path, names: set[str], project: Project) -> set[str]:
-    """The entries at the root that stay; all of them where the operators cannot be told from the rest, and where there
-    are programs, which may read anything."""
+def _check_out_named(root: Path, mirror: Path, sha: str, names: set[str], project: Project) -> set[str] | None:
+    """Checks out those of the entries at the root that the operators name, and returns them.
+
+    None where all should be: the operators cannot be told from the rest, or there are programs, which may read
+    anything.
+    """
     operators, native = (PurePosixPath(folder).parts[:1] for folder in (project.operators, project.native))
     if project.programs or len(names) > _ENTRIES or not operators or operators[0] not in names:
-        return names
+        return None
+    # Several names that cannot be decoded look the same, and git would find none of them.
+    names = {name for name in names if _UNDECODABLE not in name}
     # Attributes change the contents of the files that git checks out.
-    kept = names & {*operators, *native, *_measured_roots(project), FILE_NAME, ".gitattributes"}
-    pending = list(kept)
+    new = names & {*operators, *native, *_measured_roots(project), FILE_NAME, ".gitattributes"}
+    there: set[str] = set()
     files = size = 0
-    while pending:
-        for path in _files(root / pending.pop()):
+    while new:
+        git.check_out(mirror, root, sha, sorted(new))
+        there |= new
+        named: set[str] = set()
+        for path in (path for name in new for path in _files(root / name)):
             files, size = files + 1, size + path.lstat().st_size
             if files > _FILES or size > _BYTES:
-                return names
-            named = _named(path)
-            new = {name for name in names - kept - {_SERVICE} if named & {name, name.partition(".")[0] or name}}
-            kept |= new
-            pending += new
-    return kept
+                return None
+            named |= _named(path)
+        new = {name for name in names - there - {_SERVICE} if named & {name, name.partition(".")[0] or name}}
+    return there
 
 
 def _measured_roots(project: Project) -> set[str]:

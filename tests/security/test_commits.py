@@ -234,11 +234,23 @@ def test_a_deep_folder_ends_no_worker(tools: Tools, repository: Repository, plac
 
 
 def test_a_name_that_cannot_be_decoded_hides_nothing(tools: Tools, repository: Repository) -> None:
-    attack = f"print(sorted(os.listdir(b'.')))\nNAME = {CACHES[0]!r}" + PLANT
+    # They name it as far as it can be decoded.
+    attack = f"print(sorted(os.listdir(b'.')))\nNAME = {CACHES[0]!r}\nFAR = '\N{REPLACEMENT CHARACTER}'" + PLANT
     repository.commit("first", OPERATOR | {"attack.py": TRY + attack})
     (repository.path / os.fsdecode(b"\xff")).write_text("planted")
     sha = repository.commit("second", {})
     assert "xff" not in ask(alone(tools, repository, sha))
+
+
+def test_an_empty_folder_ends_no_worker(tools: Tools, repository: Repository) -> None:
+    """Git commits none, but reads a tree that others have made."""
+    repository.commit("plain", OPERATOR | {"attack.py": TRY + "print(sorted(os.listdir('.')))"})
+    empty = repository._git("mktree", text="").strip()
+    listing = repository._git("ls-tree", "HEAD") + f"040000 tree {empty}\tcsrc\n"
+    tree = repository._git("mktree", text=listing).strip()
+    sha = repository._git("commit-tree", tree, "-p", "HEAD", "-m", "empty").strip()
+    repository._git("reset", "--quiet", "--soft", sha)
+    assert ask(alone(tools, repository, sha)) == "['attack.py', 'kernels']"
 
 
 @pytest.mark.parametrize(

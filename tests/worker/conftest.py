@@ -108,7 +108,7 @@ class Repository:
     def reset(self, sha: str) -> None:
         self._git("reset", "--quiet", "--hard", sha)
 
-    def _git(self, *words: str) -> str:
+    def _git(self, *words: str, text: str | None = None) -> str:
         identity = {
             "GIT_AUTHOR_NAME": "A",
             "GIT_AUTHOR_EMAIL": "a@example.org",
@@ -116,7 +116,13 @@ class Repository:
             "GIT_COMMITTER_EMAIL": "a@example.org",
         }
         return subprocess.run(
-            ["git", *words], cwd=self.path, env=os.environ | identity, check=True, capture_output=True, text=True
+            ["git", *words],
+            cwd=self.path,
+            env=os.environ | identity,
+            check=True,
+            capture_output=True,
+            text=True,
+            input=text,
         ).stdout
 
 

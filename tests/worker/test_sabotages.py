@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -204,26 +204,20 @@ def check_out(scene: Scene) -> list[Checkout]:
 
 def lay_out_another(scene: Scene) -> None:
     """Both commits get the files of the base."""
-    genuine = git.git
-
-    def wrong(*arguments: str, **options: Any) -> str:
-        if arguments[0] == "read-tree":
-            arguments = (*arguments[:-1], scene.base)
-        return genuine(*arguments, **options)
-
-    scene.monkeypatch.setattr(git, "git", wrong)
-    check_out(scene)
+    check_out_instead(scene, lambda _: scene.base)
 
 
 def swap_commits(scene: Scene) -> None:
-    genuine, other = git.git, {scene.base: scene.head, scene.head: scene.base}
+    check_out_instead(scene, {scene.base: scene.head, scene.head: scene.base}.__getitem__)
 
-    def swapped(*arguments: str, **options: Any) -> str:
-        if arguments[0] == "read-tree":
-            arguments = (*arguments[:-1], other[arguments[-1]])
-        return genuine(*arguments, **options)
 
-    scene.monkeypatch.setattr(git, "git", swapped)
+def check_out_instead(scene: Scene, other: Callable[[str], str]) -> None:
+    genuine = git.check_out
+
+    def wrong(mirror: Path, path: Path, sha: str, names: Iterable[str] | None = None) -> None:
+        genuine(mirror, path, other(sha), names)
+
+    scene.monkeypatch.setattr(git, "check_out", wrong)
     check_out(scene)
 
 
