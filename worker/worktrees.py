@@ -148,13 +148,13 @@ def _check_out_named(root: Path, mirror: Path, sha: str, names: set[str], projec
     while new:
         git.check_out(mirror, root, sha, sorted(new))
         there |= new
-        named: set[str] = set()
+        words: set[str] = set()
         for path in (path for name in new for path in _files(root / name)):
             files, size = files + 1, size + path.lstat().st_size
             if files > _FILES or size > _BYTES:
                 return None
-            named |= _named(path)
-        new = {name for name in names - there - {_SERVICE} if named & {name, name.partition(".")[0] or name}}
+            words |= _named(path)
+        new = {name for name in names - there - {_SERVICE} if words & {name, name.partition(".")[0] or name}}
     return there
 
 

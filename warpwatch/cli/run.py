@@ -156,9 +156,10 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
             run_progress(console) as progress,
             interruptible(progress),
         ):
-            place = (settings.home, mirror, Sources(mirror, version), url)
+            sources = Sources(mirror, version)
             if shas and request.spec.sanitize is None:
-                _start_template(tools, *place[:3], shas[0], progress)
+                _start_template(tools, mirror, sources, shas[0], progress)
+            place = (settings.home, mirror, sources, url)
             jobs = [job for sha in shas for job in _requests(request, *place, sha, base_sha, tally)]
             _measure(request, jobs, tools, bundle, progress, tally)
     finally:
@@ -166,16 +167,14 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
     return _summarise(tally, output)
 
 
-def _start_template(
-    tools: Tools, home: Path, mirror: Path, sources: Sources, sha: str, progress: TerminalReporter
-) -> None:
+def _start_template(tools: Tools, mirror: Path, sources: Sources, sha: str, progress: TerminalReporter) -> None:
     """Lets the template of later children import torch while the first commit is laid out. Each job says itself what
     is wrong."""
     from warpwatch.worker.mirrors import project_of
     from warpwatch.worker.reporter import CannotRunError
 
     with suppress(ProjectError, CannotRunError):
-        if project_of(home, mirror, sha, sources.definitions).needs_template:
+        if project_of(tools.host.home, mirror, sha, sources.definitions).needs_template:
             tools.host.start_template(progress)
 
 

@@ -25,7 +25,7 @@ from .summary import summarize_counts
 from .timer_cuda import PAIRED, GraphTimer, elapsed_ns
 
 SPANS, MOST_SPANS = 2, 4
-"""How many spans count: neighbours that agree, or all, where so many hold none that do."""
+"""How many spans count: neighbours that agree, or the last, where one more than so many hold none that do."""
 SPAN_NS = 90_000_000
 """Less than 100 ms, so that a span is one update of a counter that is updated that often."""
 _SETTLING_SPANS = 1
@@ -58,7 +58,7 @@ def measure_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str,
         raise NoMetricError("a call takes too long")
     with problem.turns.use(LaneUse.DEVICE):
         with STOPWATCH.measure(Activity.WARM_UP):
-            # The spans warm the card longer than a pace would.
+            # Spans in which the card still warms up do not agree, so no pace need warm it before.
             timer = GraphTimer(problem, seed, 1, pace=PAIRED)
         if timer.launches == 0:
             raise NoMetricError("a call gives the GPU nothing to do")
@@ -79,8 +79,8 @@ def measure_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str,
 def watts_of_spans(
     read: Callable[[], int | None], keep_up: Callable[[], None], now_ns: Callable[[], int] = perf_counter_ns
 ) -> list[float]:
-    """The mean power in the first SPANS neighbouring spans that agree, or in all MOST_SPANS where none do. read: the
-    counter in millijoules. keep_up: keeps the load going and waits a little; it is called before each reading."""
+    """The mean power in the first SPANS neighbouring spans that agree, or in the last MOST_SPANS where none do. read:
+    the counter in millijoules. keep_up: keeps the load going and waits a little; it is called before each reading."""
     keep_up()
     begin, last = now_ns(), read()
     start: tuple[int, int] | None = None
