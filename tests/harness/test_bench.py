@@ -13,12 +13,13 @@ from tests.harness.child import Harness
 from tests.harness.twice import twice
 from warpwatch.contract.messages import BenchReply, CheckReply, ProfileReply, SampleReply
 from warpwatch.contract.words import Fault, Status
+from warpwatch.worker.harness import anticheat, timer_cpu
 from warpwatch.worker.harness import bench as harness_bench
-from warpwatch.worker.harness import timer_cpu
 from warpwatch.worker.harness.bench import Budget, _sample
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.health import DeviceHealth
 from warpwatch.worker.harness.integrity import TamperGuard
+from warpwatch.worker.harness.oracle import Oracle
 from warpwatch.worker.harness.summary import interval, is_narrow, summarize
 from warpwatch.worker.harness.timer_cpu import CpuHotTimer
 
@@ -120,6 +121,27 @@ def test_numbers_that_come_round_again_hide_nothing(slices: int) -> None:
             timer.verify()
     # What is left in the buffer depends on the addresses that the allocator gives out.
     assert wrong.value.fault in (Fault.CACHED_RESULT, Fault.UNWRITTEN_RESULT)
+
+
+def test_work_that_ends_beside_the_oracle_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread with several calls' work before it may start on the last one when the harness has waited for it."""
+    left: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def later(x: torch.Tensor) -> torch.Tensor:
+        left.append((x, torch.zeros_like(x)))
+        return left[-1][1]
+
+    class BusyOracle(Oracle):
+        def find_wrong(self, results: dict[str, torch.Tensor]) -> str | None:
+            for x, y in left:
+                y.copy_(2 * x)
+            return super().find_wrong(results)
+
+    monkeypatch.setattr(anticheat, "Oracle", BusyOracle)
+    problem = twice(later)
+    with problem.modes(), pytest.raises(WrongResultError, match="y still changes after the call") as wrong:
+        anticheat.expect_honest(problem, 0)
+    assert (wrong.value.fault, wrong.value.subjects) == (Fault.UNFINISHED, ["y"])
 
 
 @pytest.mark.parametrize(("at_first", "later", "least", "most"), [(0.0, 2e-4, 8, 25), (0.02, 0.02, 1, 1)])

@@ -67,7 +67,7 @@ def test_every_cheater_is_named_and_no_honest_twin_is(
         return
     assert reply.status is Status.WRONG, reply.message
     finding = Finding(variant, case, reply.status, fault=reply.fault, subjects=reply.subjects)
-    assert expected.matches(finding), (reply.fault, reply.subjects)
+    assert expected.matches(finding), (reply.fault, reply.subjects, reply.message)
     assert reply.measurements == []
 
 

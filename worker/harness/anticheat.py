@@ -98,6 +98,8 @@ def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call:
             raise WrongResultError(message, Fault.UNFINISHED, *running)
     redraw = partial(_redraw, problem, live, seed)
     error = Oracle(problem, redraw(), redraw).find_wrong(results)
+    # Work that was late may have ended beside the oracle, so a right result does not show that it was in time.
+    _expect_unchanged(at_return, results, [])
     if error is not None:
         # A slow thread or stream may not have started on the work yet, least of all on a busy host.
         for _ in range(_MOST_WAITS):
