@@ -83,7 +83,7 @@ def lay_out(
 
 
 def _changed_files(root: Path, mirror: Path, sha: str) -> list[str]:
-    # Programs that attributes name are never run, and what is left out was removed on purpose.
+    # Programs that attributes name are never run, and what is not checked out was left out on purpose.
     options = ("--no-ext-diff", "--no-textconv", "--ignore-submodules", "--no-renames", "--name-only", "-z")
     return git.in_worktree(mirror, root, "diff", *options, "--diff-filter=d", sha).split("\0")[:-1]
 
