@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from warpwatch.contract.words import Fault
 from warpwatch.operator import Cost, Operator, case
-from warpwatch.worker.harness import graph_nodes
+from warpwatch.worker.harness import bench
 from warpwatch.worker.harness.agreement import (
+    BUSY,
     ReplayTimes,
     expect_equal_launches,
     expect_work_in_replays,
@@ -20,6 +22,7 @@ from warpwatch.worker.harness.agreement import (
     find_skipped_work,
 )
 from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.harness.graph_nodes import CapturedGraph
 from warpwatch.worker.harness.preparation import expect_no_answer
 from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.rotation import Rotation
@@ -78,10 +81,48 @@ def test_every_captured_call_adds_as_much(added: list[int], sets: int, skipped: 
     assert wrong.value.fault is Fault.SKIPPED_LAUNCH
 
 
+class _Timer:
+    """Takes one time after the other."""
+
+    placements = 1
+
+    def __init__(self, times_ns: Iterator[float]) -> None:
+        self._times_ns = times_ns
+
+    def take(self) -> list[float]:
+        return [next(self._times_ns)]
+
+
+@pytest.mark.parametrize(
+    ("calls_ns", "caught"),
+    [
+        pytest.param([], False, id="they agree at once"),
+        pytest.param([1_000, 8_000], False, id="once by chance"),
+        pytest.param([1_000, 1_000, 8_000], False, id="twice by chance"),
+        pytest.param([1_000, 1_000, 1_000, 8_000], True, id="three times"),
+    ],
+)
+def test_timers_disagree_only_when_they_do_each_time(calls_ns: list[float], caught: bool, monkeypatch: Any) -> None:
+    """Of a call whose kernels are busy for 10 µs."""
+    first, *later = calls_ns or [8_000.0]
+    times = {"call": iter(later), "kernel": itertools.repeat(10_000.0)}
+    monkeypatch.setattr(bench, "open_timer", lambda _problem, _seed, metric, *_: _Timer(times[metric]))
+    testimony, problem = bench._Testimony(), gathering(None, lambda x, index: x[index])
+    testimony._times = {"call": first, BUSY: 10_000.0}
+    if caught:
+        with pytest.raises(WrongResultError) as wrong:
+            testimony.expect_agreement(problem, 1)
+        assert wrong.value.fault is Fault.TIMES_DISAGREE
+    else:
+        testimony.expect_agreement(problem, 1)
+    assert list(times["call"]) == ([8_000] if caught else []), "no time is taken without need"
+
+
 def test_without_a_driver_no_node_is_counted() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a driver")
-    assert (graph_nodes.count_nodes(), graph_nodes.count_work()) == (None, None)
+    graph = CapturedGraph()
+    assert (graph.count_nodes(), graph.count_work()) == (None, None)
 
 
 @pytest.mark.parametrize(

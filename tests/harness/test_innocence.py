@@ -37,6 +37,7 @@ def test_the_device_sleeps_longer_until_the_host_is_in_time(late: int, sleeps: l
     assert slept == sleeps
     assert len(list(lead.tries(Event(0)))) == 1  # type: ignore[arg-type]
     assert slept[-1] == sleeps[-1], "a host that was late once is given as long the next time"
+    assert len(list(timer_cuda.Lead(1e6, 16e6).tries(Event(late)))) == min(late, 4) + 1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import torch
 
 from warpwatch.contract.words import Fault, Status
 
-from . import graph_nodes
 from .failures import WrongResultError, status_of
+from .graph_nodes import CapturedGraph
 from .rotation import no_collection
 
 _UNJOINED = "unjoined work"
@@ -53,15 +53,15 @@ def capture(
         with no_collection():
             graph.capture_begin(capture_error_mode="thread_local")
             try:
-                before = 0
+                before, captured = 0, CapturedGraph()
                 for index, call in launches:
                     pause()
                     results[index] = call()
-                    if counts is not None and (nodes := graph_nodes.count_nodes()) is not None:
+                    if counts is not None and (nodes := captured.count_nodes()) is not None:
                         counts.added.append(nodes - before)
                         before = nodes
                 if counts is not None:
-                    counts.work = graph_nodes.count_work()
+                    counts.work = captured.count_work()
             finally:
                 graph.capture_end()
     except RuntimeError as error:

@@ -24,35 +24,39 @@ def _driver() -> ctypes.CDLL | None:
         return None
 
 
-def count_nodes() -> int | None:
-    """The nodes of the graph that is being captured on the current stream."""
-    graph = _captured_graph()
-    if graph is None:
-        return None
-    count = ctypes.c_size_t()
-    driver = _driver()
-    if driver is None or driver.cuGraphGetNodes(graph, None, ctypes.byref(count)) != 0:
-        return None
-    return count.value
+class CapturedGraph:
+    """The graph that is being captured on the current stream when this is made, for as long as the capture goes on.
 
+    A capture has one graph, and to ask which takes longer than to count its nodes. So that is asked once.
+    """
 
-def count_work() -> int | None:
-    """The kernels, copies and fills among these nodes; None also where a node stands for a graph of its own."""
-    graph, count, driver = _captured_graph(), count_nodes(), _driver()
-    if graph is None or count is None or driver is None:
-        return None
-    nodes, room = (ctypes.c_void_p * max(count, 1))(), ctypes.c_size_t(count)
-    if count and driver.cuGraphGetNodes(graph, nodes, ctypes.byref(room)) != 0:
-        return None
-    work, kind = 0, ctypes.c_int()
-    for node in nodes[:count]:
-        if driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)) != 0 or kind.value == _GRAPH:
+    def __init__(self) -> None:
+        self._handle = _captured_handle()
+        self._count = ctypes.c_size_t()
+
+    def count_nodes(self) -> int | None:
+        driver = _driver()
+        if self._handle is None or driver is None:
             return None
-        work += kind.value in (_KERNEL, _COPY, _FILL)
-    return work
+        return None if driver.cuGraphGetNodes(self._handle, None, ctypes.byref(self._count)) else self._count.value
+
+    def count_work(self) -> int | None:
+        """The kernels, copies and fills among the nodes; None also where a node stands for a graph of its own."""
+        count, driver = self.count_nodes(), _driver()
+        if count is None or driver is None:
+            return None
+        nodes, room = (ctypes.c_void_p * max(count, 1))(), ctypes.c_size_t(count)
+        if count and driver.cuGraphGetNodes(self._handle, nodes, ctypes.byref(room)) != 0:
+            return None
+        work, kind = 0, ctypes.c_int()
+        for node in nodes[:count]:
+            if driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)) != 0 or kind.value == _GRAPH:
+                return None
+            work += kind.value in (_KERNEL, _COPY, _FILL)
+        return work
 
 
-def _captured_graph() -> ctypes.c_void_p | None:
+def _captured_handle() -> ctypes.c_void_p | None:
     driver = _driver()
     # The symbol of CUDA 11.3; newer drivers keep it for programs that were built with it.
     ask = getattr(driver, "cuStreamGetCaptureInfo_v2", None)

@@ -40,6 +40,8 @@ _MOST_LAUNCHES = 200
 _EAGER_SAMPLES = 10
 _REPLAY_LAUNCH_NS = 30_000
 _LONGEST_LEAD_NS = 4_000_000
+_LONGEST_LEAD_OF_A_COUNT_NS = 32_000_000
+"""There are a few slices of counts, and each of them must be free of gaps; of many samples the median is."""
 _QUEUE_NS = 50_000_000
 """After this time no set is queued a second time to learn how long that takes."""
 _SINGLE_LEAD_NS = 500_000
@@ -72,11 +74,12 @@ class Lead:
     """Puts the device to sleep while the host queues the timed work, so that no gap between launches is timed.
 
     The time that a shared host needs for queueing varies, so an event at the start of the work shows whether it was
-    fast enough.
+    fast enough. longest_ns: after a sleep of that length it is timed all the same.
     """
 
-    def __init__(self, nanoseconds: float) -> None:
+    def __init__(self, nanoseconds: float, longest_ns: float = _LONGEST_LEAD_NS) -> None:
         self._ns = nanoseconds
+        self._longest_ns = longest_ns
 
     def tries(self, awake: torch.cuda.Event) -> Iterator[None]:
         """Yields once, and again after a longer sleep as long as the device wakes before the caller has queued all.
@@ -87,9 +90,9 @@ class Lead:
             sleep(self._ns)
             yield
             late = awake.query()  # type: ignore[no-untyped-call]
-            if not late or self._ns >= _LONGEST_LEAD_NS:
+            if not late or self._ns >= self._longest_ns:
                 return
-            self._ns = min(2 * self._ns, _LONGEST_LEAD_NS)
+            self._ns = min(2 * self._ns, self._longest_ns)
 
 
 class GraphTimer:
@@ -201,6 +204,7 @@ class _Placement:
         self.launches = launches
         self.results: dict[int, Any] = {}
         self._lead = Lead(_REPLAY_LAUNCH_NS)
+        self._lead_of_counts = Lead(_REPLAY_LAUNCH_NS, _LONGEST_LEAD_OF_A_COUNT_NS)
         self._order = scatter.sample(range(sets), sets)
         for call in self.rotation.calls[:2]:
             call()
@@ -271,7 +275,7 @@ class _Placement:
     def replay_between(self, count: int, before: Callable[[], Any], after: Callable[[], Any]) -> None:
         """Queues `before`, `count` replays and `after` without a gap."""
         awake = new_event()
-        for _ in self._lead.tries(awake):
+        for _ in self._lead_of_counts.tries(awake):
             awake.record()
             before()
             for _ in range(count):
