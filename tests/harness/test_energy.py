@@ -94,7 +94,7 @@ class Timer:
         card.wait(max(0, card.busy_until_ns - card.now_ns - card.queue_ns) / 1e9)
         return Event(card)
 
-    def verify(self) -> None:
+    def verify_results(self) -> None:
         self._card.verified += 1
         if self._error is not None:
             raise self._error

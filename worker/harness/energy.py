@@ -48,8 +48,9 @@ _GAPLESS = 1.1
 def measure_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str, Counter]:
     """`energy` of a call in joules, and the `power` of the card in watts meanwhile; call_ns: how long a call takes.
 
-    The energy is that of the whole card, what it takes when it is idle included. The results of the last replays are
-    verified. NoMetricError where this card or this call has no such number.
+    The energy is that of the whole card, what it takes when it is idle included. One more replay is verified; replays
+    that leave out work on numbers that they have seen are for a bench to find. NoMetricError where this card or this
+    call has no such number.
     """
     health = DeviceHealth(problem.device)
     if health.millijoules() is None:
@@ -69,7 +70,7 @@ def measure_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str,
         if reasons := health.throttle_reasons():
             raise NoMetricError(f"the device was throttled ({reasons})")
         with STOPWATCH.measure(Activity.VERIFY):
-            timer.verify()
+            timer.verify_results()
     return {
         "energy": summarize_counts("joules per call", [each * seconds for each in watts]),
         "power": summarize_counts("W", watts),

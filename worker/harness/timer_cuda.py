@@ -163,13 +163,17 @@ class GraphTimer:
         self.replay_times = self._graphs[0].expect_work_in_replays()
 
     def verify(self) -> None:
-        """Raises WrongResultError when replays leave out work, or one more replay, on fresh inputs, is wrong. After
-        `testify` others may use the device meanwhile.
+        """Raises WrongResultError when replays leave out work, or one more replay is wrong. After `testify` others may
+        use the device meanwhile."""
+        if not self._has_testified:
+            self.testify()
+        self.verify_results()
+
+    def verify_results(self) -> None:
+        """Raises WrongResultError when one more replay, on fresh inputs, is wrong.
 
         Of the first placement that looks at three sets, of each other one at a set chosen by chance.
         """
-        if not self._has_testified:
-            self.testify()
         for graph in self._graphs:
             captured_calls = list(graph.rotation.calls)
             # Of the other placements a set that no code can foresee: each takes a run of the reference.
