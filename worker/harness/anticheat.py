@@ -21,6 +21,7 @@ from torch import Tensor
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.words import Fault
 
+from .device_time import elapsed_ns, new_event, sleep
 from .diagnosis import decoys_of, explain
 from .failures import WrongResultError
 from .inputs import bits
@@ -28,7 +29,6 @@ from .oracle import Oracle
 from .problem import CaseData, CaseProblem
 from .rotation import set_seeds
 from .spent import STOPWATCH
-from .timer_cuda import elapsed_ns, new_event, sleep
 from .timer_kernel import busy_ns
 
 _PAIRS, _FEWEST_PAIRS = 5, 3

@@ -10,9 +10,9 @@ import torch
 from warpwatch.contract.messages import CeilingsReply
 from warpwatch.contract.words import Status
 
+from .device_time import elapsed_ns, new_event
 from .inputs import DTYPES, precision_switches
 from .timer_cpu import last_level_cache
-from .timer_cuda import elapsed_ns, new_event
 
 _BUDGET_NS = {"cpu": 300_000_000, "cuda": 200_000_000}
 _FEWEST = 3

@@ -18,11 +18,12 @@ from warpwatch.contract.measurement import Counter
 from warpwatch.contract.words import LaneUse
 
 from .capture import NoMetricError
+from .device_time import elapsed_ns
 from .health import DeviceHealth
 from .problem import CaseProblem
 from .spent import STOPWATCH
 from .summary import summarize_counts
-from .timer_cuda import PAIRED, GraphTimer, elapsed_ns
+from .timer_cuda import PAIRED, GraphTimer
 
 SPANS, MOST_SPANS = 2, 4
 """How many spans count: neighbours that agree, or the last, where one more than so many hold none that do."""

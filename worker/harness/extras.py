@@ -17,7 +17,7 @@ from warpwatch.contract.measurement import METRICS, PROTOCOLS, SETUP, Counter, M
 from warpwatch.contract.messages import GraphPlan
 from warpwatch.operator import Cost, Operator, Variant, case
 
-from . import timer_cpu, timer_cuda, timer_kernel
+from . import device_time, timer_cpu, timer_cuda, timer_kernel
 from .capture import NoMetricError
 from .cycles import count_cycles
 from .energy import measure_energy
@@ -142,7 +142,7 @@ def open_timer(
 
 
 def _launch_empty_kernel(x: Tensor) -> Tensor:
-    timer_cuda.sleep(0)
+    device_time.sleep(0)
     return x
 
 

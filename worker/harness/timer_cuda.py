@@ -10,7 +10,7 @@ graph stay in its memory, so those of the last replay can be verified.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from os import urandom
@@ -26,6 +26,7 @@ from warpwatch.contract.words import Fault, LaneUse
 
 from .agreement import ReplayTimes, expect_equal_launches, expect_work_in_replays
 from .capture import CapturedCounts, CaptureError, capture
+from .device_time import LONGEST_SURE_LEAD_NS, Lead, elapsed_ns, new_event, sleep
 from .failures import WrongResultError
 from .integrity import expect_unaltered
 from .problem import CaseProblem
@@ -39,20 +40,15 @@ _GRAPH_NS = 2_000_000
 _MOST_LAUNCHES = 200
 _EAGER_SAMPLES = 10
 _REPLAY_LAUNCH_NS = 30_000
-_LONGEST_LEAD_NS = 4_000_000
-_LONGEST_LEAD_OF_A_COUNT_NS = 32_000_000
-"""There are a few slices of counts, and each of them must be free of gaps; of many samples the median is."""
 _QUEUE_NS = 50_000_000
 """After this time no set is queued a second time to learn how long that takes."""
 _SINGLE_LEAD_NS = 500_000
+_LAUNCH_SLACK = 1.25
+"""How much longer than it just did the host may take to launch a graph."""
 _NOTICEABLE_NS = 50_000
 """Larger than the difference between two waits for an idle device."""
 _OTHER_STREAM_SHARE = 0.2
 _PAUSE_SECONDS = 0.002
-_CYCLES_PER_NS = 2.0
-"""NVIDIA GPUs clock at about 2 GHz at most, so a sleep lasts at least about as long as requested."""
-_Event = torch.cuda.Event
-"""Bound before code of the commit can replace the class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +64,6 @@ USUAL = Pace(50_000_000, SLICE_NS)
 PAIRED = Pace(10_000_000, 10_000_000)
 """For slices that take turns with those of another child: a device that both have used is warm, and what changes slowly
 changes both."""
-
-
-class Lead:
-    """Puts the device to sleep while the host queues the timed work, so that no gap between launches is timed.
-
-    The time that a shared host needs for queueing varies, so an event at the start of the work shows whether it was
-    fast enough. longest_ns: after a sleep of that length it is timed all the same.
-    """
-
-    def __init__(self, nanoseconds: float, longest_ns: float = _LONGEST_LEAD_NS) -> None:
-        self._ns = nanoseconds
-        self._longest_ns = longest_ns
-
-    def tries(self, awake: torch.cuda.Event) -> Iterator[None]:
-        """Yields once, and again after a longer sleep as long as the device wakes before the caller has queued all.
-
-        awake: the event that the caller must record first.
-        """
-        while True:
-            sleep(self._ns)
-            yield
-            late = awake.query()  # type: ignore[no-untyped-call]
-            if not late or self._ns >= self._longest_ns:
-                return
-            self._ns = min(2 * self._ns, self._longest_ns)
 
 
 class GraphTimer:
@@ -208,7 +179,7 @@ class _Placement:
         self.launches = launches
         self.results: dict[int, Any] = {}
         self._lead = Lead(_REPLAY_LAUNCH_NS)
-        self._lead_of_counts = Lead(_REPLAY_LAUNCH_NS, _LONGEST_LEAD_OF_A_COUNT_NS)
+        self._lead_of_counts = Lead(_REPLAY_LAUNCH_NS, LONGEST_SURE_LEAD_NS)
         self._order = scatter.sample(range(sets), sets)
         for call in self.rotation.calls[:2]:
             call()
@@ -255,21 +226,24 @@ class _Placement:
             except torch.OutOfMemoryError:
                 return None
 
+        # The first launch of a graph takes the host longer.
+        launch_ns = min(_launch(graph) for _ in range(2))
+        lead = Lead(max(_SINGLE_LEAD_NS, _LAUNCH_SLACK * launch_ns), LONGEST_SURE_LEAD_NS)
+
         def new() -> float:
             self.rotation.roll()
-            return _replay_once(graph)
+            return _replay_once(graph, lead)
 
         def repeated() -> float:
             self.rotation.rewrite()
-            return _replay_once(graph)
+            return _replay_once(graph, lead)
 
-        _replay_once(graph)
         times = expect_work_in_replays(new, repeated, lambda: sets * min(self.replay(1)))
         self.rotation.roll()
         if self.rotation.calls != captured_calls:
             raise CaptureError("the variant prepares arguments of other shapes for other inputs")
         self.rotation.wipe(results)
-        _replay_once(graph)
+        _replay_once(graph, lead)
         self.rotation.verify(results)
         return times
 
@@ -435,16 +409,25 @@ def open_timer(
     return (CudaColdTimer if metric == "cold" else CallTimer)(problem, seed)
 
 
-def _replay_once(graph: torch.cuda.CUDAGraph) -> float:
+def _launch(graph: torch.cuda.CUDAGraph) -> int:
+    """Replays once on an idle device; returns the nanoseconds that the host took to launch that."""
+    torch.cuda.synchronize()
+    start = perf_counter_ns()
+    graph.replay()
+    return perf_counter_ns() - start
+
+
+def _replay_once(graph: torch.cuda.CUDAGraph, lead: Lead) -> float:
     """Nanoseconds of one replay.
 
-    It is not repeated where the host was late, since a second replay sees no new numbers; the lead is long instead.
+    It is not repeated where the host was late, since a second replay sees no new numbers; the next lead is longer.
     """
     start, end = new_event(), new_event()
-    sleep(_SINGLE_LEAD_NS)
+    lead.sleep()
     start.record()
     graph.replay()
     end.record()
+    lead.lengthen_where_late(start)
     end.synchronize()
     return elapsed_ns(start, end)
 
@@ -454,15 +437,6 @@ def _wait_ns() -> int:
     start = perf_counter_ns()
     torch.cuda.synchronize()
     return perf_counter_ns() - start
-
-
-def new_event() -> torch.cuda.Event:
-    return _Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-def elapsed_ns(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
-    """Nanoseconds of device time between two events that have both completed."""
-    return float(start.elapsed_time(end)) * 1e6
 
 
 def _median_queue_ns(calls: list[Callable[[], Any]]) -> int:
@@ -478,8 +452,3 @@ def _median_queue_ns(calls: list[Callable[[], Any]]) -> int:
         times.append(perf_counter_ns() - start)
     torch.cuda.synchronize()
     return sorted(times)[len(times) // 2]
-
-
-def sleep(nanoseconds: float) -> None:
-    """Queues a kernel that keeps the current stream busy for at least about so long."""
-    torch.cuda._sleep(int(nanoseconds * _CYCLES_PER_NS))  # type: ignore[no-untyped-call]

@@ -17,11 +17,12 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
 from .capture import NoMetricError
+from .device_time import sleep
 from .problem import CaseProblem
 from .profiler import Profiler
 from .rotation import Rotation
 from .set_count import measure_set, plan_sets
-from .timer_cuda import SLICE_NS, sleep
+from .timer_cuda import SLICE_NS
 
 _MOST_CALLS = 64
 _NO_WORK = ("Context Sync", "Stream Sync", "Event Sync", "Stream Wait", "Context Synchronize", "Stream Synchronize")
