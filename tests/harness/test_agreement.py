@@ -295,3 +295,15 @@ def test_numbers_are_rewritten_in_place_and_stay() -> None:
         rotation.roll()
         assert all(now.changed_since(then) for now, then in zip(rotation.sets, before, strict=True))
         assert not Rotation(problem, 0, 1).can_roll
+
+
+@pytest.mark.parametrize(("chosen", "wiped"), [([], {0, 2, 4}), ([3], {3})])
+def test_results_that_are_looked_at_are_wiped_and_inputs_stay(chosen: list[int], wiped: set[int]) -> None:
+    problem = make_problem(None, lambda a, b: a @ b)
+    with problem.modes():
+        rotation = Rotation(problem, 0, 5)
+        before = [data.clone() for data in rotation.sets]
+        results = {index: [call(), rotation.sets[index].inputs["a"]] for index, call in enumerate(rotation.calls)}
+        rotation.wipe(results, chosen)
+    assert {index for index, (result, _) in results.items() if result.isnan().all()} == wiped
+    assert all(now.changed_since(then) is None for now, then in zip(rotation.sets, before, strict=True))

@@ -33,11 +33,11 @@ class Lead:
     """Puts the device to sleep while the host queues the timed work, so that no gap between launches is timed.
 
     The time that a shared host needs for queueing varies, so an event at the start of the work shows whether it was
-    fast enough. longest_ns: after a sleep of that length it is timed all the same.
+    fast enough. nanoseconds: of the next sleep. longest_ns: after a sleep of that length it is timed all the same.
     """
 
     def __init__(self, nanoseconds: float, longest_ns: float = _LONGEST_LEAD_NS) -> None:
-        self._ns = nanoseconds
+        self.nanoseconds = nanoseconds
         self._longest_ns = longest_ns
 
     def tries(self, awake: torch.cuda.Event) -> Iterator[None]:
@@ -52,11 +52,11 @@ class Lead:
                 return
 
     def sleep(self) -> None:
-        sleep(self._ns)
+        sleep(self.nanoseconds)
 
     def lengthen_where_late(self, awake: torch.cuda.Event) -> bool:
         """Whether the device has woken already and sleeps longer the next time; for the caller who has queued all."""
-        if not awake.query() or self._ns >= self._longest_ns:  # type: ignore[no-untyped-call]
+        if not awake.query() or self.nanoseconds >= self._longest_ns:  # type: ignore[no-untyped-call]
             return False
-        self._ns = min(2 * self._ns, self._longest_ns)
+        self.nanoseconds = min(2 * self.nanoseconds, self._longest_ns)
         return True

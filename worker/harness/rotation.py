@@ -106,7 +106,8 @@ class Rotation:
     @cached_property
     def can_roll(self) -> bool:
         """Whether `roll` changes the numbers of every set."""
-        targets = [self.problem.replaceable(data) for data in self.sets]
+        # Further sets have the shapes and plain values of these.
+        targets = [self.problem.replaceable(data) for data in self.sets[:_DISTINCT]]
         return len(targets) > 1 and all(target.fits(source) for target, source in pairwise([*targets, targets[0]]))
 
     def rewrite(self) -> None:
@@ -131,12 +132,13 @@ class Rotation:
     def spoil(self, result: Any) -> Any:
         """A copy of a result; the original is wiped, so that reused memory holds no right result."""
         copy = map_tensors(lambda tensor: tensor.detach().clone(), result)
-        self.wipe(result)
+        wipe(result, self._addresses)
         return copy
 
-    def wipe(self, result: Any) -> None:
-        """As the function `wipe`, for results of calls on these sets."""
-        wipe(result, self._addresses)
+    def wipe(self, results: dict[int, Any], indices: Sequence[int] = ()) -> None:
+        """As the function `wipe`, for those results that `verify` looks at when it is given the same."""
+        looked_at = [index for index in indices or self._verified if index in results]
+        wipe([results[index] for index in looked_at], addresses_of([self.sets[index] for index in looked_at]))
 
     def verify(self, results: dict[int, Any], indices: Sequence[int] = ()) -> None:
         """Raises WrongResultError when the result of a timed call is wrong, or a call changed its inputs.

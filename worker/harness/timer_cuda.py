@@ -153,7 +153,7 @@ class GraphTimer:
             if graph.rotation.calls != captured_calls:
                 raise CaptureError("the variant prepares arguments of other shapes for other inputs")
             # Without this, a graph that writes nothing would still hold the right results of its last replay.
-            graph.rotation.wipe(graph.results)
+            graph.rotation.wipe(graph.results, chosen)
             graph.replay(1)
             graph.rotation.verify(graph.results, chosen)
 
@@ -163,9 +163,15 @@ class GraphTimer:
 
     def _warm_up(self, budget_ns: int) -> float:
         """Replays for `budget_ns`, until the clocks have settled; returns nanoseconds per launch."""
-        per_launch = 0.0
         end = perf_counter_ns() + budget_ns
-        while not per_launch or perf_counter_ns() < end:
+        first, *others = self._graphs
+        per_launch = first.replay_untimed()
+        if per_launch * first.launches < SLICE_NS:
+            (per_launch,) = first.replay(1)
+        for graph in others:
+            graph.replay_untimed()
+            graph.take_lead_of(first)
+        while perf_counter_ns() < end:
             for graph in self._graphs:
                 (per_launch,) = graph.replay(1)
         return per_launch
@@ -179,7 +185,6 @@ class _Placement:
         self.launches = launches
         self.results: dict[int, Any] = {}
         self._lead = Lead(_REPLAY_LAUNCH_NS)
-        self._lead_of_counts = Lead(_REPLAY_LAUNCH_NS, LONGEST_SURE_LEAD_NS)
         self._order = scatter.sample(range(sets), sets)
         for call in self.rotation.calls[:2]:
             call()
@@ -189,6 +194,17 @@ class _Placement:
         expect_equal_launches(counts.added, sets)
         self._added = counts.added[:sets]
         self.work = None if counts.work is None else counts.work / launches
+
+    def replay_untimed(self) -> float:
+        """About the nanoseconds per launch of one replay. The first launch of a graph takes the host longest."""
+        begin = perf_counter_ns()
+        self._graph.replay()
+        torch.cuda.synchronize()
+        return (perf_counter_ns() - begin) / self.launches
+
+    def take_lead_of(self, other: _Placement) -> None:
+        """Begins with a lead that was long enough for the graph of the same calls on other buffers."""
+        self._lead = Lead(other._lead.nanoseconds)
 
     def replay(self, count: int, wait_ns: float = 0.0) -> list[float]:
         """Nanoseconds per launch of each of `count` replays in a row; wait_ns: what a launch takes longer."""
@@ -226,7 +242,7 @@ class _Placement:
             except torch.OutOfMemoryError:
                 return None
 
-        # The first launch of a graph takes the host longer.
+        # The first launch of a graph takes the host longer than those that are timed.
         launch_ns = min(_launch(graph) for _ in range(2))
         lead = Lead(max(_SINGLE_LEAD_NS, _LAUNCH_SLACK * launch_ns), LONGEST_SURE_LEAD_NS)
 
@@ -253,7 +269,7 @@ class _Placement:
     def replay_between(self, count: int, before: Callable[[], Any], after: Callable[[], Any]) -> None:
         """Queues `before`, `count` replays and `after` without a gap."""
         awake = new_event()
-        for _ in self._lead_of_counts.tries(awake):
+        for _ in Lead(self._lead.nanoseconds, LONGEST_SURE_LEAD_NS).tries(awake):
             awake.record()
             before()
             for _ in range(count):
