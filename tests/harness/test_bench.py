@@ -22,6 +22,7 @@ from warpwatch.worker.harness.integrity import TamperGuard
 from warpwatch.worker.harness.oracle import Oracle
 from warpwatch.worker.harness.summary import interval, is_narrow, summarize
 from warpwatch.worker.harness.timer_cpu import CpuHotTimer
+from warpwatch.worker.harness.tuning import call_first
 
 BUDGET_NS = 100_000_000
 
@@ -142,6 +143,21 @@ def test_work_that_ends_beside_the_oracle_was_late(monkeypatch: pytest.MonkeyPat
     with problem.modes(), pytest.raises(WrongResultError, match="y still changes after the call") as wrong:
         anticheat.expect_honest(problem, 0)
     assert (wrong.value.fault, wrong.value.subjects) == (Fault.UNFINISHED, ["y"])
+
+
+def test_a_result_that_is_kept_since_the_first_call_is_named() -> None:
+    """In a child beside others the first call has inputs of its own, whose memory those of the checks may get."""
+    kept: list[torch.Tensor] = []
+
+    def once(x: torch.Tensor) -> torch.Tensor:
+        kept.append(2 * x)
+        return kept[0]
+
+    problem = twice(once)
+    call_first(problem, 3, TamperGuard())
+    with problem.modes(), pytest.raises(WrongResultError) as wrong:
+        anticheat.expect_honest(problem, 3)
+    assert wrong.value.fault is Fault.CACHED_RESULT
 
 
 @pytest.mark.parametrize(("at_first", "later", "least", "most"), [(0.0, 2e-4, 8, 25), (0.02, 0.02, 1, 1)])

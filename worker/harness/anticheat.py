@@ -73,14 +73,17 @@ def expect_honest(problem: CaseProblem, timed_seed: int) -> None:
         problem.synchronize()
     problem.results(returned)
     if problem.replaceable(live).fits(problem.replaceable(live)):
-        expect_finished(problem, seed, live, call)
+        expect_finished(problem, seed, live, call, timed_seed)
         expect_recomputed(problem, live, call, timed_seed)
 
 
-def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call: Callable[[], Any]) -> None:
+def expect_finished(
+    problem: CaseProblem, first_seed: int, live: CaseData, call: Callable[[], Any], timed_seed: int
+) -> None:
     """Raises WrongResultError when work goes on after a call has returned, or on another stream of a GPU.
 
-    live: holds the inputs of `first_seed`.
+    live: holds the inputs of `first_seed`. timed_seed: of the inputs of the first call in this process, which may have
+    had the same memory.
     """
     threads, decoys = set(threading.enumerate()), decoys_of(problem)
     delay_ns = _STREAM_DELAY_NS
@@ -111,7 +114,8 @@ def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call:
         if problem.device.type == "cuda" and _is_right_on_idle_device(problem, live, call):
             cause = "the same call is right on an idle device, so it does not wait for the current stream"
             raise WrongResultError(f"Wrong on fresh inputs: {error}; {cause}", Fault.OTHER_STREAM)
-        diagnosis = explain(problem, redraw, results, [_redraw(problem, live, first_seed)], decoys)
+        earlier = [_redraw(problem, live, first_seed), problem.data(timed_seed)]
+        diagnosis = explain(problem, redraw, results, earlier, decoys)
         message = f"Wrong on fresh inputs: {error}{diagnosis.text}"
         raise WrongResultError(message, diagnosis.fault, *diagnosis.subjects)
 
