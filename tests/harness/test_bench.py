@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from pathlib import Path
 
 import pytest
@@ -160,23 +159,23 @@ def test_a_result_that_is_kept_since_the_first_call_is_named() -> None:
     assert wrong.value.fault is Fault.CACHED_RESULT
 
 
-@pytest.mark.parametrize(("at_first", "later", "least", "most"), [(0.0, 2e-4, 8, 25), (0.02, 0.02, 1, 1)])
+@pytest.mark.parametrize(("at_first_ns", "later_ns", "samples"), [(2_000, 200_000, 8), (20_000_000, 20_000_000, 1)])
 def test_a_slice_that_other_work_stops_has_a_fastest_tenth(
-    at_first: float, later: float, least: int, most: int
+    at_first_ns: int, later_ns: int, samples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second variant takes longer than a slice by itself, so that one sample is all there is room for."""
-    pause = [at_first]
+    now, call_ns = [0], [at_first_ns]
 
     def pausing(x: torch.Tensor) -> torch.Tensor:
-        if pause[0]:
-            time.sleep(pause[0])
+        now[0] += call_ns[0]
         return 2 * x
 
+    monkeypatch.setattr(timer_cpu, "perf_counter_ns", lambda: now[0])
     problem = twice(pausing)
     with problem.modes():
         timer = CpuHotTimer(problem, 0, 5_000_000)
-        pause[0] = later
-        assert least <= len(timer.take()) <= most
+        call_ns[0] = later_ns
+        assert len(timer.take()) == samples
 
 
 def test_slow_first_calls_make_no_shorter_samples(monkeypatch: pytest.MonkeyPatch) -> None:
