@@ -289,7 +289,7 @@ class _OperatorSelfTest:
         detected = [(kind, finding) for kind, finding in findings if finding.status in _DETECTED]
         match = _first_match(findings, expected)
         # Of detections by another name the last, because a bench follows where a check did not name the fault.
-        chosen = match or next(iter([*detected[::-1], *findings]), None)
+        chosen = match or next(reversed(detected), None) or next(iter(findings), None)
         outcome = "caught" if match else "otherwise" if detected else "survived"
         if chosen is None or all(finding.status in _NOT_RUN for _, finding in findings):
             outcome = "not_run"

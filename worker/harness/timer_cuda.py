@@ -165,11 +165,11 @@ class GraphTimer:
         """Replays for `budget_ns`, until the clocks have settled; returns nanoseconds per launch."""
         end = perf_counter_ns() + budget_ns
         first, *others = self._graphs
-        per_launch = first.replay_untimed()
+        per_launch = first.replay_by_host_clock()
         if per_launch * first.launches < SLICE_NS:
             (per_launch,) = first.replay(1)
         for graph in others:
-            graph.replay_untimed()
+            graph.replay_by_host_clock()
             graph.take_lead_of(first)
         while perf_counter_ns() < end:
             for graph in self._graphs:
@@ -195,8 +195,8 @@ class _Placement:
         self._added = counts.added[:sets]
         self.work = None if counts.work is None else counts.work / launches
 
-    def replay_untimed(self) -> float:
-        """About the nanoseconds per launch of one replay. The first launch of a graph takes the host longest."""
+    def replay_by_host_clock(self) -> float:
+        """Nanoseconds per launch of one replay, with its launch and the wait. A graph's first launch takes longest."""
         begin = perf_counter_ns()
         self._graph.replay()
         torch.cuda.synchronize()
