@@ -19,6 +19,7 @@ from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.health import DeviceHealth
 from warpwatch.worker.harness.integrity import TamperGuard
 from warpwatch.worker.harness.oracle import Oracle
+from warpwatch.worker.harness.rotation import Rotation
 from warpwatch.worker.harness.summary import interval, is_narrow, summarize
 from warpwatch.worker.harness.timer_cpu import CpuHotTimer
 from warpwatch.worker.harness.tuning import call_first
@@ -156,6 +157,9 @@ def test_a_result_that_is_kept_since_the_first_call_is_named() -> None:
     call_first(problem, 3, TamperGuard())
     with problem.modes(), pytest.raises(WrongResultError) as wrong:
         anticheat.expect_honest(problem, 3)
+    assert wrong.value.fault is Fault.CACHED_RESULT
+    with problem.modes(), pytest.raises(WrongResultError) as wrong:
+        Rotation(problem, 3, 2).verify({})
     assert wrong.value.fault is Fault.CACHED_RESULT
 
 

@@ -49,6 +49,7 @@ class Rotation:
         self.problem = problem
         self.sets: list[CaseData] = []
         self._padding: list[Tensor] = []
+        self._first_seed = seed
         self._seeds = set_seeds(seed, count)
         self._current_seeds = list(self._seeds)
         self._seeds_before_renewal: dict[int, int] = {}
@@ -176,10 +177,11 @@ class Rotation:
 
     def _earlier_contents(self, index: int) -> list[CaseData]:
         """Contents that set `index` may have had, and the first contents of set 0, as far as they differ from the
-        current."""
+        current, and the inputs of the first call, whose memory the sets may have got."""
         rolled = [*self._current_seeds[:_DIAGNOSED], *self._seeds[:_DIAGNOSED]]
         seeds = dict.fromkeys([self._seeds_before_renewal.get(index), self._seeds[index], *rolled])
-        return [self._drawn(index, seed) for seed in seeds if seed is not None and seed != self._current_seeds[index]]
+        drawn = [self._drawn(index, seed) for seed in seeds if seed is not None and seed != self._current_seeds[index]]
+        return [*drawn, self.problem.data(self._first_seed)]
 
     def _pristine(self, index: int) -> CaseData:
         """The current contents of set `index`, drawn again from their seed."""
