@@ -31,6 +31,7 @@ from warpwatch.server.http.worker_keys import WorkerThreads
 from warpwatch.server.judge import Judge
 from warpwatch.server.pages.login import router as login_router
 from warpwatch.server.pages.render import compile_templates
+from warpwatch.server.threads.background import Background
 from warpwatch.server.threads.callbacks import StatusNotifier
 from warpwatch.server.threads.channels import ChannelNotifier
 from warpwatch.server.threads.cleaner import RepositoryCleaner
@@ -66,28 +67,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.sources = SourceCache()
     app.state.git_threads = GitThreads()
     app.state.worker_threads = WorkerThreads()
-    app.state.judge = Judge(settings, database, app.state.sources) if judge else None
-    app.state.scheduler = Scheduler(settings, database, app.state.sources) if judge else None
-    app.state.teller = StatusNotifier(settings, database) if judge else None
-    app.state.channels = ChannelNotifier(settings, database, app.state.alarms) if judge else None
-    app.state.forge = ForgeNotifier(settings, database) if judge else None
-    app.state.tallies = TallyKeeper(database) if judge else None
-    app.state.reaper = ReaperThread(settings, database) if judge else None
-    app.state.cleaner = RepositoryCleaner(settings, database) if judge else None
-    app.state.threads = [
-        thread
-        for thread in (
-            app.state.reaper,
-            app.state.judge,
-            app.state.scheduler,
-            app.state.teller,
-            app.state.channels,
-            app.state.forge,
-            app.state.cleaner,
-            app.state.tallies,
-        )
-        if thread is not None
-    ]
+    app.state.threads = _threads(app, settings, database) if judge else []
     app.state.metrics = ServiceMetrics(settings, database, app.state.alarms, app.state.threads)
     # A token that is set is asked for on loopback too, where reverse proxies and other users of the machine come from.
     app.state.sessions = Sessions(settings.token) if settings.token else None
@@ -111,6 +91,20 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     )
     app.add_middleware(RequestObserver, metrics=app.state.metrics)
     return app
+
+
+def _threads(app: FastAPI, settings: Settings, database: Database) -> list[Background]:
+    """What works beside the requests, in the order of its start."""
+    return [
+        ReaperThread(settings, database),
+        Judge(settings, database, app.state.sources),
+        Scheduler(settings, database, app.state.sources),
+        StatusNotifier(settings, database),
+        ChannelNotifier(settings, database, app.state.alarms),
+        ForgeNotifier(settings, database),
+        RepositoryCleaner(settings, database),
+        TallyKeeper(database),
+    ]
 
 
 @asynccontextmanager

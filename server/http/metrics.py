@@ -44,6 +44,7 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PREFIXES = ("/api/v1", "/static", "/perfetto")
 _UNTRACED = ("/static/", "/perfetto/", "/healthz", "/readyz", "/metrics", "/api/v1/worker/")
+_QUEUE_LABELS = ["device", "kind", "state"]
 _log = logging.getLogger(__name__)
 
 
@@ -90,7 +91,8 @@ class _StateCollector(Collector):
         yield _gauge("home_free_bytes", "Free space in WARPWATCH_HOME of this server.", [], free)
         try:
             with self._database.session() as session:
-                yield from self._read(session)
+                yield from self._read_queue(session)
+                yield from self._read_results(session)
             is_up = 1.0
         except EngineError as error:
             _log.warning("the metrics of the database are left out: %s", error)
@@ -99,7 +101,7 @@ class _StateCollector(Collector):
             "database_up", "Whether the database answers and has the schema of this server.", [], [((), is_up)]
         )
 
-    def _read(self, session: Session) -> list[Metric]:
+    def _read_queue(self, session: Session) -> list[Metric]:
         depths = list_queue_depths(session)
         uses = list_device_uses(session)
         claims = [
@@ -108,16 +110,17 @@ class _StateCollector(Collector):
             for quantile, seconds in (("0.5", use.claim_median_seconds), ("0.99", use.claim_p99_seconds))
             if seconds is not None
         ]
-        alarms = Counter(alarm.kind for alarm in self._alarms.recent(session))
-        queue = ["device", "kind", "state"]
         return [
             _gauge(
-                "jobs", "Jobs that wait or run.", queue, [((d.device_key, d.kind, d.state), d.jobs) for d in depths]
+                "jobs",
+                "Jobs that wait or run.",
+                _QUEUE_LABELS,
+                [((d.device_key, d.kind, d.state), d.jobs) for d in depths],
             ),
             _gauge(
                 "oldest_job_seconds",
                 "How long the oldest of these jobs has existed and been allowed to run.",
-                queue,
+                _QUEUE_LABELS,
                 [((depth.device_key, depth.kind, depth.state), depth.oldest_seconds) for depth in depths],
             ),
             _gauge(
@@ -141,10 +144,15 @@ class _StateCollector(Collector):
                     for row in list_worker_counts(session, self._settings.lease_seconds)
                 ],
             ),
+        ]
+
+    def _read_results(self, session: Session) -> list[Metric]:
+        alarms = Counter(alarm.kind for alarm in self._alarms.recent(session))
+        return [
             _gauge(
                 "hourly_runs",
                 "Runs that ended in the last hour.",
-                queue,
+                _QUEUE_LABELS,
                 [((row.device_key, row.kind, row.state), row.runs) for row in list_run_counts(session)],
             ),
             _gauge(
