@@ -230,7 +230,7 @@ def accuse(operator: Operator, variant: str, chosen: Case, device: torch.device,
     """Why the harness accuses the variant; "" where it does not. Refusal where it cannot be measured."""
     problem = CaseProblem(operator, operator.variants[variant], chosen, device)
     problem.refuse_unsupported()
-    opchecked: OpcheckMemory = set()
+    opchecked = OpcheckMemory()
     try:
         with watch(GUARD):
             reply = check(problem, SEEDS[0], opchecked, lambda done, total, text: None)

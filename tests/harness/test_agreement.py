@@ -15,6 +15,7 @@ from warpwatch.operator import Cost, Operator, case
 from warpwatch.worker.harness import bench
 from warpwatch.worker.harness.agreement import (
     BUSY,
+    CallTimes,
     ReplayTimes,
     expect_equal_launches,
     expect_work_in_replays,
@@ -107,14 +108,14 @@ def test_timers_disagree_only_when_they_do_each_time(calls_ns: list[float], caug
     first, *later = calls_ns or [8_000.0]
     times = {"call": iter(later), "kernel": itertools.repeat(10_000.0)}
     monkeypatch.setattr(bench, "open_timer", lambda _problem, _seed, metric, *_: _Timer(times[metric]))
-    testimony, problem = bench._Testimony(), gathering(None, lambda x, index: x[index])
-    testimony._times = {"call": first, BUSY: 10_000.0}
+    testimony, problem = CallTimes({"call": first, BUSY: 10_000.0}), gathering(None, lambda x, index: x[index])
     if caught:
         with pytest.raises(WrongResultError) as wrong:
-            testimony.expect_agreement(problem, 1)
+            bench._expect_agreement(problem, 1, testimony)
         assert wrong.value.fault is Fault.TIMES_DISAGREE
     else:
-        testimony.expect_agreement(problem, 1)
+        seen = bench._expect_agreement(problem, 1, testimony)
+        assert seen.times["call"] == 8_000
     assert list(times["call"]) == ([8_000] if caught else []), "no time is taken without need"
 
 

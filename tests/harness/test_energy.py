@@ -16,10 +16,10 @@ from tests.harness.test_turns import problem_of
 from warpwatch.contract.messages import GraphPlan
 from warpwatch.contract.words import Fault
 from warpwatch.worker.harness import bench as harness_bench
-from warpwatch.worker.harness import energy, profiling
+from warpwatch.worker.harness import energy, extras, profiling
 from warpwatch.worker.harness.capture import NoMetricError
 from warpwatch.worker.harness.energy import MOST_SPANS, SPANS, measure_energy, watts_of_spans
-from warpwatch.worker.harness.extras import CallCounters
+from warpwatch.worker.harness.extras import CallCounts, count_energy
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.health import DeviceHealth
 from warpwatch.worker.harness.integrity import TamperGuard
@@ -249,18 +249,15 @@ def test_what_has_no_energy_is_absent_and_says_why(
     card: Card, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Card, pytest.MonkeyPatch], None], why: str
 ) -> None:
     spoil(card, monkeypatch)
-    counters = CallCounters()
-    counters.count_energy(problem(), 1, CALL_NS)
-    assert counters.counters == {}
-    assert why in counters.notes[0]
+    counts = count_energy(problem(), 1, CALL_NS)
+    assert counts.counters == {}
+    assert why in counts.notes[0]
 
 
 def test_long_calls_and_cpus_have_none(card: Card) -> None:
     with pytest.raises(NoMetricError, match="too long"):
         measure_energy(problem(), 1, 200e6)
-    counters = CallCounters()
-    counters.count_energy(problem(device=torch.device("cpu")), 1, CALL_NS)
-    assert (counters.counters, counters.notes, card.now_ns) == ({}, [], 0)
+    assert (count_energy(problem(device=torch.device("cpu")), 1, CALL_NS), card.now_ns) == (CallCounts(), 0)
     assert DeviceHealth(torch.device("cpu")).millijoules() is None
 
 
@@ -279,18 +276,23 @@ def test_a_wrong_call_is_wrong_in_a_bench_and_profiled_without_energy(
     error = WrongResultError("y is wrong", Fault.WRONG_VALUES)
     monkeypatch.setattr(energy, "GraphTimer", lambda *_, **__: Timer(card, error))
     with pytest.raises(WrongResultError):
-        CallCounters().count_energy(problem(), 1, CALL_NS)
+        count_energy(problem(), 1, CALL_NS)
     assert profiling._count_energy(problem(modes=nullcontext), 1, CALL_NS) == {}
 
 
-@pytest.mark.parametrize(("budget_ns", "count"), [(10_000_000, 1), (9_999_999, 0)])
+@pytest.mark.parametrize(("budget_ns", "times"), [(10_000_000, 1), (9_999_999, 0)])
 def test_a_bench_takes_the_time_for_it_when_it_has_a_large_budget(
-    monkeypatch: pytest.MonkeyPatch, budget_ns: int, count: int
+    monkeypatch: pytest.MonkeyPatch, budget_ns: int, times: int
 ) -> None:
     """It would double the time of a usual bench."""
     taken: list[float] = []
+
+    def count(_problem: CaseProblem, _seed: int, call_ns: float) -> CallCounts:
+        taken.append(call_ns)
+        return CallCounts(notes=("counted",))
+
     monkeypatch.setattr(harness_bench, "ENERGY_BUDGET_NS", 10_000_000)
-    monkeypatch.setattr(CallCounters, "count_energy", lambda _self, _problem, _seed, call_ns: taken.append(call_ns))
+    monkeypatch.setattr(extras, "count_energy", count)
     reply = harness_bench.bench(problem_of([]), 0, budget_ns, TamperGuard(), lambda *_step: None)
-    assert len(taken) == count
-    assert taken == [reply.measurements[0].median_ns] * count
+    assert taken == [reply.measurements[0].median_ns] * times
+    assert reply.health["notes"].count("counted") == times

@@ -14,6 +14,7 @@ from warpwatch.worker.harness import spent
 from warpwatch.worker.harness.bench import bench
 from warpwatch.worker.harness.check import check
 from warpwatch.worker.harness.integrity import TamperGuard
+from warpwatch.worker.harness.probes import OpcheckMemory
 from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.profiling import profile_problem
 
@@ -37,7 +38,7 @@ def test_compilers_of_a_first_call_are_warm_up(verb: str, tmp_path: Path) -> Non
     spent.STOPWATCH.take()
     with spent.STOPWATCH.measure(spent.ACTIVITIES[verb]):
         if verb == "check":
-            check(problem, 0, set(), lambda *_: None)
+            check(problem, 0, OpcheckMemory(), lambda *_: None)
         elif verb == "bench":
             bench(problem, 0, 10_000_000, TamperGuard(), lambda *_: None)
         else:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 _registered: set[str] = set()
-_opchecked: defaultdict[Any, OpcheckMemory] = defaultdict(set)
+_opchecked: defaultdict[Any, OpcheckMemory] = defaultdict(OpcheckMemory)
 """What was put through opcheck, by the properties of a case that `_traced_as` tells apart."""
 
 

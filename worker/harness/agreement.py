@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warpwatch.contract.words import Fault
 
@@ -61,6 +61,37 @@ _ROUNDS = (2, 4, 8)
 """A suspicion is followed by more rounds."""
 _LONG_NS = 20_000_000
 """A pass that takes longer is timed once per turn: it hardly varies."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallTimes:
+    """The times in ns of one call on a GPU by several timers, BUSY and CYCLES included, and facts to store beside the
+    results.
+
+    facts: how far replays on repeated numbers and buffers are from those on new ones, how many kernels, copies and
+    fills an eager and a captured call launch, and the share of their time in which any of them runs. is_parallel:
+    whether the call uses several streams; None where no timer has seen that.
+    """
+
+    times: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
+    is_parallel: bool | None = None
+
+    def __or__(self, newer: CallTimes) -> CallTimes:
+        """Both together; of what both say, the newer."""
+        is_parallel = self.is_parallel if newer.is_parallel is None else newer.is_parallel
+        return CallTimes({**self.times, **newer.times}, {**self.facts, **newer.facts}, is_parallel)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Differences that no rule forbids: a library may launch less while it is captured."""
+        captured, eager = (self.facts.get(name, 0.0) for name in ("captured_launches", "eager_launches"))
+        if not 0 < captured < eager:
+            return ()
+        return (f"A captured call launches {captured:g} kernels, copies and fills, and an eager one {eager:g}",)
+
+    def find_disagreement(self) -> tuple[str, str] | None:
+        return find_disagreement(self.times, is_parallel=bool(self.is_parallel))
 
 
 def find_disagreement(times: Mapping[str, float], *, is_parallel: bool) -> tuple[str, str] | None:

@@ -53,8 +53,8 @@ _SETTLE_SECONDS, _PATIENCE_SECONDS, _MOST_WAITS = 0.01, 0.3, 10
 _STREAM_DELAY_NS, _LONGER = 2_000_000, 4
 _SEED_BITS = 40
 
-Clock = Callable[[CaseProblem, Callable[[], Any]], float]
-"""Measures one call in nanoseconds."""
+Clock = Callable[[CaseProblem, Callable[[], Any]], tuple[float, Any]]
+"""Makes one call; returns its nanoseconds and what it returned."""
 
 
 def expect_honest(problem: CaseProblem, timed_seed: int) -> None:
@@ -268,30 +268,29 @@ def _timed(
     (buffers.rewrite if is_repeat else buffers.overwrite)(inputs)
     call = problem.refreshed(call, live)
     problem.synchronize()
-    returned: list[Any] = []
-    return clock(problem, lambda: returned.append(call())), returned[0]
+    return clock(problem, call)
 
 
-def _device_ns(_problem: CaseProblem, run: Callable[[], Any]) -> float:
-    """Device time of `run`."""
-    return float(sum(busy_ns(run)))
+def _device_ns(_problem: CaseProblem, call: Callable[[], Any]) -> tuple[float, Any]:
+    """Device time of a call."""
+    return busy_ns(call)
 
 
-def _wall_ns(problem: CaseProblem, run: Callable[[], Any]) -> float:
-    """Host time of `run`; on a GPU the larger of host time and device time.
+def _wall_ns(problem: CaseProblem, call: Callable[[], Any]) -> tuple[float, Any]:
+    """Host time of a call; on a GPU the larger of host time and device time.
 
     A variant that caches its result on the host leaves the device idle, so device time alone is not enough.
     """
     begin = time.perf_counter_ns()
     if problem.device.type != "cuda":
-        run()
-        return float(time.perf_counter_ns() - begin)
+        returned = call()
+        return float(time.perf_counter_ns() - begin), returned
     start, end = new_event(), new_event()
     start.record()
-    run()
+    returned = call()
     end.record()
     problem.synchronize()
-    return max(elapsed_ns(start, end), float(time.perf_counter_ns() - begin))
+    return max(elapsed_ns(start, end), float(time.perf_counter_ns() - begin)), returned
 
 
 def _expect_separate_memory(problem: CaseProblem, live: CaseData, first: Any, second: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from statistics import median
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -15,10 +17,10 @@ from warpwatch.contract.measurement import METRICS, PROTOCOLS, Measurement
 from warpwatch.contract.messages import BenchReply, GraphPlan, SampleReply
 from warpwatch.contract.words import Fault, LaneUse, Status
 
-from .agreement import BUSY, CYCLES, find_disagreement
+from .agreement import BUSY, CYCLES, CallTimes
 from .anticheat import expect_honest
 from .capture import CaptureError, NoMetricError
-from .extras import CallCounters, empty_ns, measure_setup, open_timer
+from .extras import CallCounts, count_call, count_cycles, empty_ns, measure_setup, open_timer
 from .failures import WrongResultError
 from .health import DeviceHealth
 from .integrity import TamperGuard, expect_unaltered, watch
@@ -111,45 +113,33 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
 
 
 def _bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, progress: Progress) -> BenchReply:
-    cost, now_ns = problem.operator.cost(problem.case), problem.turns.now_ns
+    cost, kind = problem.operator.cost(problem.case), problem.device.type
     health = DeviceHealth(problem.device)
     facts: dict[str, Any] = {"empty_ns": empty_ns(problem.device), "before": health.read()}
-    taken, notes, counters, testimony = list[_Samples](), list[str](), CallCounters(), _Testimony()
-    shares, begin, side_end = SHARES[problem.device.type], now_ns(), 0
+    begin = problem.turns.now_ns()
     with problem.modes(), watch(guard), no_collection():
         expect_honest(problem, seed)
         with _quiet_to_prepare(problem):
             is_amortised = expect_no_answer(problem)
-        for done, metric in enumerate(METRICS[problem.device.type]):
-            progress(done, len(shares), metric)
-            now, budget = now_ns(), Budget(int(budget_ns * shares[metric]))
-            if done == 1:
-                side_end = now + int((now - begin) * _SIDE_SHARE / (1 - _SIDE_SHARE))
-            if done:
-                budget = replace(budget, allowed_ns=(side_end - now) // (len(shares) - done))
-            samples, note = _measure(problem, seed, metric, budget, health, guard, counters, testimony)
-            taken += [samples] if samples is not None else []
-            notes += [note] if note else []
-        testimony.expect_agreement(problem, seed)
-        counters.notes += testimony.notes
+        results = _measure_all(_BenchContext(problem, seed, health, guard), budget_ns, begin, progress)
+        taken = [result.samples for result in results if result.samples is not None]
+        testimony = _expect_agreement(problem, seed, reduce(or_, [result.testimony for result in results]))
         with _quiet_to_prepare(problem):
             setup = measure_setup(problem, seed, int(budget_ns * _SETUP_SHARE))
-        counters.count_instructions(problem, seed)
-        if taken:
-            counters.count_memory(problem, seed, median(taken[0].nanoseconds))
-        if taken and budget_ns >= ENERGY_BUDGET_NS:
-            counters.count_energy(problem, seed, median(taken[0].nanoseconds))
+        call_ns = median(taken[0].nanoseconds) if taken else None
+        counts = reduce(or_, [result.counts for result in results]) | CallCounts(notes=testimony.notes)
+        counts |= count_call(problem, seed, call_ns, with_energy=budget_ns >= ENERGY_BUDGET_NS)
     # No code of the variant runs any more that could change a list.
-    measurements = [samples.summarize(problem.device.type) for samples in taken]
+    measurements = [samples.summarize(kind) for samples in taken]
+    notes = list(counts.notes)
     if setup is not None:
         if not is_amortised:
-            counters.notes.append("The time of `prepare` is part of every metric: a call uses nothing else")
+            notes.append("The time of `prepare` is part of every metric: a call uses nothing else")
             measurements = [add_time(measurement, setup.median_ns) for measurement in measurements]
         measurements.append(setup)
-    facts |= {"after": health.read(), "notes": counters.notes, "testimony": testimony.facts}
-    return BenchReply(
-        Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts, counters.counters
-    )
+    facts |= {"after": health.read(), "notes": notes, "testimony": dict(testimony.facts)}
+    reasons = "; ".join(result.reason for result in results if result.reason)
+    return BenchReply(Status.OK, reasons, int(cost.flops), int(cost.bytes), measurements, facts, dict(counts.counters))
 
 
 def _quiet_to_prepare(problem: CaseProblem) -> AbstractContextManager[None]:
@@ -224,99 +214,106 @@ def _times_itself(problem: CaseProblem, timer: GraphTimer) -> bool:
     return problem.variant.prepare is not None or timer.may_have_tuned or torch.backends.cudnn.benchmark
 
 
-def _measure(
-    problem: CaseProblem,
-    seed: int,
-    metric: str,
-    budget: Budget,
-    health: DeviceHealth,
-    guard: TamperGuard,
-    counters: CallCounters,
-    testimony: _Testimony,
-) -> tuple[_Samples | None, str]:
-    """(the samples of one metric or None, a note on why there are none); adds cycle counts to `counters`, and what
-    other timers can contradict to `testimony`."""
-    turns = problem.turns
+@dataclass(frozen=True, slots=True)
+class _BenchContext:
+    """What the metrics of one bench have in common."""
+
+    problem: CaseProblem
+    seed: int
+    health: DeviceHealth
+    guard: TamperGuard
+
+
+@dataclass(frozen=True, slots=True)
+class _MetricResult:
+    """What one metric has brought. reason: why there are no samples. counts: cycles. testimony: what other timers can
+    contradict."""
+
+    samples: _Samples | None = None
+    reason: str = ""
+    counts: CallCounts = field(default_factory=CallCounts)
+    testimony: CallTimes = field(default_factory=CallTimes)
+
+
+def _measure_all(context: _BenchContext, budget_ns: int, begin_ns: int, progress: Progress) -> list[_MetricResult]:
+    """Every metric of the device, in order. begin_ns: the start of the bench, whose time limits all but the first."""
+    kind, now_ns = context.problem.device.type, context.problem.turns.now_ns
+    results, shares, side_end = list[_MetricResult](), SHARES[kind], 0
+    for done, metric in enumerate(METRICS[kind]):
+        progress(done, len(shares), metric)
+        now, budget = now_ns(), Budget(int(budget_ns * shares[metric]))
+        if done == 1:
+            side_end = now + int((now - begin_ns) * _SIDE_SHARE / (1 - _SIDE_SHARE))
+        if done:
+            budget = replace(budget, allowed_ns=(side_end - now) // (len(shares) - done))
+        results.append(_measure(context, metric, budget))
+    return results
+
+
+def _measure(context: _BenchContext, metric: str, budget: Budget) -> _MetricResult:
+    problem, turns, counts = context.problem, context.problem.turns, CallCounts()
     try:
         begin = turns.now_ns()
-        timer = open_timer(problem, seed, metric, budget.usual_ns, PLACEMENTS)
+        timer = open_timer(problem, context.seed, metric, budget.usual_ns, PLACEMENTS)
         budget = budget.without_opening(turns.now_ns() - begin)
         with turns.use(LaneUse.QUIET if metric == "call" else LaneUse.DEVICE):
-            times, kept = _sample(timer, metric, budget, health, guard)
+            times, kept = _sample(timer, metric, budget, context.health, context.guard)
         if metric == "graph":
             assert isinstance(timer, GraphTimer)
-            counters.count_cycles(timer, problem.device)
+            counts = count_cycles(timer, problem.device)
         timer.verify()
         expect_unaltered(times, kept.nanoseconds)
-        testimony.add(metric, timer, times, counters)
+        testimony = _testify(metric, timer, times, counts)
     except CaptureError as error:
-        return None, f"No metric {metric}: the variant cannot be captured in a CUDA graph ({error})"
+        reason = f"No metric {metric}: the variant cannot be captured in a CUDA graph ({error})"
+        return _MetricResult(reason=reason, counts=counts)
     except NoMetricError as error:
-        return None, f"No metric {metric}: {error}"
+        return _MetricResult(reason=f"No metric {metric}: {error}", counts=counts)
     if not times:
-        return None, f"No metric {metric}: the device was throttled all the time ({kept.reasons})"
-    return kept, ""
+        reason = f"No metric {metric}: the device was throttled all the time ({kept.reasons})"
+        return _MetricResult(reason=reason, counts=counts)
+    return _MetricResult(kept, counts=counts, testimony=testimony)
 
 
-class _Testimony:
-    """What the timers of one bench say of the same call on a GPU.
+def _testify(metric: str, timer: Timer, samples: list[float], counts: CallCounts) -> CallTimes:
+    """What `timer` has seen while it took `samples`; counts: with the cycles of `graph`."""
+    if not samples:
+        return CallTimes()
+    times, facts, is_parallel = {metric: median(samples)}, dict[str, float](), None
+    if isinstance(timer, KernelTimer):
+        times[BUSY] = median(samples) * timer.busy_share
+        facts |= {"eager_launches": timer.launches, "busy_share": timer.busy_share}
+        is_parallel = timer.is_parallel
+    if isinstance(timer, GraphTimer) and metric == "graph":
+        if timer.launches is not None:
+            facts["captured_launches"] = timer.launches
+        if timer.replay_times is not None:
+            facts["repeated_share"] = timer.replay_times.repeated_share
+            facts["timed_share"] = timer.replay_times.timed_share
+        if "cycles" in counts.counters:
+            times[CYCLES] = counts.counters["cycles"].median / counts.counters["clock"].median
+    return CallTimes(times, facts, is_parallel)
 
-    facts: how far replays on repeated numbers and buffers are from those on new ones, how many kernels, copies and
-    fills an eager and a captured call launch, and the share of their time in which any of them runs. They are stored
-    beside the results.
-    """
 
-    def __init__(self) -> None:
-        self.facts: dict[str, float] = {}
-        self._times: dict[str, float] = {}
-        self._is_parallel = False
-
-    def add(self, metric: str, timer: Timer, samples: list[float], counters: CallCounters) -> None:
-        """Takes what `timer` has seen while it took `samples`; counters: with the cycles of `graph`."""
-        if not samples:
-            return
-        self._times[metric] = median(samples)
-        if isinstance(timer, KernelTimer):
-            self._times[BUSY] = median(samples) * timer.busy_share
-            self._is_parallel = timer.is_parallel
-            self.facts |= {"eager_launches": timer.launches, "busy_share": timer.busy_share}
-        if isinstance(timer, GraphTimer) and metric == "graph":
-            if timer.launches is not None:
-                self.facts["captured_launches"] = timer.launches
-            if timer.replay_times is not None:
-                self.facts["repeated_share"] = timer.replay_times.repeated_share
-                self.facts["timed_share"] = timer.replay_times.timed_share
-            if "cycles" in counters.counters:
-                self._times[CYCLES] = counters.counters["cycles"].median / counters.counters["clock"].median
-
-    @property
-    def notes(self) -> list[str]:
-        """What a library does otherwise while it is captured, which no rule forbids."""
-        captured, eager = (self.facts.get(name, 0.0) for name in ("captured_launches", "eager_launches"))
-        if not 0 < captured < eager:
-            return []
-        return [f"A captured call launches {captured:g} kernels, copies and fills, and an eager one {eager:g}"]
-
-    def expect_agreement(self, problem: CaseProblem, seed: int) -> None:
-        """Raises WrongResultError when two timers contradict each other, and do so whenever both measure again."""
-        looks = 0
-        while (broken := find_disagreement(self._times, is_parallel=self._is_parallel)) is not None:
-            if looks == _MORE_LOOKS:
-                short, witness = (f"{name} {self._times[name] / 1e3:.2f} µs" for name in broken)
-                raise WrongResultError(
-                    f"Two ways to time the call disagree: {short}, {witness}", Fault.TIMES_DISAGREE, *broken
-                )
-            self._measure_again(problem, seed, broken)
-            looks += 1
-
-    def _measure_again(self, problem: CaseProblem, seed: int, times: tuple[str, str]) -> None:
-        again = CallCounters()
-        for metric in dict.fromkeys({BUSY: "kernel", CYCLES: "graph"}.get(name, name) for name in times):
+def _expect_agreement(problem: CaseProblem, seed: int, testimony: CallTimes) -> CallTimes:
+    """The testimony with what was measured again. Raises WrongResultError when two timers contradict each other, and do
+    so whenever both measure again."""
+    looks = 0
+    while (broken := testimony.find_disagreement()) is not None:
+        if looks == _MORE_LOOKS:
+            short, witness = (f"{name} {testimony.times[name] / 1e3:.2f} µs" for name in broken)
+            raise WrongResultError(
+                f"Two ways to time the call disagree: {short}, {witness}", Fault.TIMES_DISAGREE, *broken
+            )
+        for metric in dict.fromkeys({BUSY: "kernel", CYCLES: "graph"}.get(name, name) for name in broken):
             timer = open_timer(problem, seed, metric, _SLICE_NS[problem.device.type], PLACEMENTS)
             samples = [sample for _ in range(timer.placements) for sample in timer.take()]
+            counts = CallCounts()
             if isinstance(timer, GraphTimer) and metric == "graph":
-                again.count_cycles(timer, problem.device)
-            self.add(metric, timer, samples, again)
+                counts = count_cycles(timer, problem.device)
+            testimony |= _testify(metric, timer, samples, counts)
+        looks += 1
+    return testimony
 
 
 @STOPWATCH.measure(Activity.SAMPLES)

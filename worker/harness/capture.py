@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,26 +26,29 @@ class CaptureError(NoMetricError):
     """A CUDA graph cannot capture a variant; the message is CUDA's."""
 
 
-@dataclass(slots=True)
-class CapturedCounts:
-    """What a capture recorded. added: nodes of each call; work: kernels, copies and fills of all calls together. Both
-    stay empty where the driver cannot be asked."""
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A CUDA graph of calls. results: the last result of each input set. added: nodes of each call; work: kernels,
+    copies and fills of all calls together. The driver is asked for both, and where it does not answer they are empty.
+    """
 
-    added: list[int] = field(default_factory=list)
-    work: int | None = None
+    graph: torch.cuda.CUDAGraph
+    results: dict[int, Any]
+    added: list[int]
+    work: int | None
 
 
 def capture(
-    launches: list[tuple[int, Callable[[], Any]]],
-    results: dict[int, Any],
-    counts: CapturedCounts | None = None,
-    pause: Callable[[], None] = lambda: None,
-) -> torch.cuda.CUDAGraph:
+    launches: list[tuple[int, Callable[[], Any]]], pause: Callable[[], None] = lambda: None, *, count: bool = False
+) -> Capture:
     """Captures all launches in one CUDA graph on the current stream.
 
-    launches: (index of the input set, call). results: gets the last result of each set. counts: filled where given.
-    pause: is called before each launch.
+    launches: (index of the input set, call). pause: is called before each launch. count: whether to ask the driver what
+    each launch adds.
     """
+    results: dict[int, Any] = {}
+    added: list[int] = []
+    work: int | None = None
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     try:
@@ -57,11 +60,11 @@ def capture(
                 for index, call in launches:
                     pause()
                     results[index] = call()
-                    if counts is not None and (nodes := captured.count_nodes()) is not None:
-                        counts.added.append(nodes - before)
+                    if count and (nodes := captured.count_nodes()) is not None:
+                        added.append(nodes - before)
                         before = nodes
-                if counts is not None:
-                    counts.work = captured.count_work()
+                if count:
+                    work = captured.count_work()
             finally:
                 graph.capture_end()
     except RuntimeError as error:
@@ -80,7 +83,7 @@ def capture(
                 Fault.OTHER_STREAM,
             ) from None
         raise CaptureError(reason) from None
-    return graph
+    return Capture(graph, results, added, work)
 
 
 def _renew_generator() -> None:

@@ -31,7 +31,7 @@ _SECOND_SEED = 1_000_003
 def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: Progress) -> CheckReply:
     """Checks a variant; a wrong result is a reply with status `wrong`, or a WrongResultError that names the fault.
 
-    opchecked: what this process has put through opcheck so far; the check adds to it.
+    opchecked: the torch operators that this process has put through opcheck so far.
     """
     with problem.modes():
         live = problem.data(seed)

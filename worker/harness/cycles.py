@@ -48,7 +48,7 @@ _STAMP = """
 """Writes the cycle counter and the nanosecond timer of the current multiprocessor into its row of `stamps`."""
 
 
-def count_cycles(timer: GraphTimer, device: torch.device) -> dict[str, Counter]:
+def measure_cycles(timer: GraphTimer, device: torch.device) -> dict[str, Counter]:
     """`cycles` per call over replays of the timer's graphs, one slice of each, and the actual `clock` in GHz."""
     stamp = _load_stamp(device)
     cycles, gigahertz = [], []

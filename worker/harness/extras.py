@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
@@ -19,7 +19,7 @@ from warpwatch.operator import Cost, Operator, Variant, case
 
 from . import device_time, timer_cpu, timer_cuda, timer_kernel
 from .capture import NoMetricError
-from .cycles import count_cycles
+from .cycles import measure_cycles
 from .energy import measure_energy
 from .instructions import NotCountedError, count_calls
 from .problem import CaseProblem
@@ -79,48 +79,66 @@ def measure_setup(problem: CaseProblem, seed: int, budget_ns: int) -> Measuremen
     return summarize(SETUP, samples, protocol=PROTOCOLS[problem.device.type])
 
 
-@dataclass(slots=True)
-class CallCounters:
+@dataclass(frozen=True, slots=True)
+class CallCounts:
     """Counts per call, and notes on the counts that this machine cannot take."""
 
-    counters: dict[str, Counter] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    counters: Mapping[str, Counter] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
-    def count_instructions(self, problem: CaseProblem, seed: int) -> None:
-        """Adds the instructions of a call on a CPU; does nothing on a GPU."""
-        if problem.device.type != "cpu":
-            return
-        calls: list[Callable[[], Any]] = Rotation(problem, seed, 2).calls
-        try:
-            self.counters["instructions"] = count_calls(calls)
-        except NotCountedError as error:
-            self.notes.append(f"No instruction counts: {error}")
+    def __or__(self, newer: CallCounts) -> CallCounts:
+        """Both together; of what both count, the newer."""
+        return CallCounts({**self.counters, **newer.counters}, self.notes + newer.notes)
 
-    def count_cycles(self, timer: timer_cuda.GraphTimer, device: torch.device) -> None:
-        """Adds the clock cycles of a call on a GPU and the actual clock meanwhile; timer: that of `graph`."""
-        try:
-            self.counters |= count_cycles(timer, device)
-        except Exception as error:  # noqa: BLE001 - torch's interface to the driver is private; none may fail a bench.
-            self.notes.append(f"No cycle counts: {type(error).__name__}: {error}")
 
-    def count_memory(self, problem: CaseProblem, seed: int, call_ns: float) -> None:
-        """Adds the bytes that a call allocates at most at once, its results included; call_ns: how long it takes."""
-        if call_ns > _LONGEST_RECORDED_NS:
-            self.notes.append("No memory count: a call takes too long to record each allocation")
-            return
-        call = problem.call(problem.data(seed))
-        call()
-        most = float(peak_bytes(call, problem.device))
-        self.counters["memory"] = Counter("bytes", most, most, most, 1)
+def count_call(problem: CaseProblem, seed: int, call_ns: float | None, *, with_energy: bool) -> CallCounts:
+    """Counts instructions, memory and perhaps energy. call_ns: how long a call takes, None where no metric was measured
+    and only instructions are counted."""
+    counts = count_instructions(problem, seed)
+    if call_ns is not None:
+        counts |= count_memory(problem, seed, call_ns)
+        if with_energy:
+            counts |= count_energy(problem, seed, call_ns)
+    return counts
 
-    def count_energy(self, problem: CaseProblem, seed: int, call_ns: float) -> None:
-        """Adds the joules of a call on a GPU, and the watts meanwhile; call_ns: how long a call takes."""
-        if problem.device.type != "cuda":
-            return
-        try:
-            self.counters |= measure_energy(problem, seed, call_ns)
-        except (NoMetricError, torch.OutOfMemoryError) as error:
-            self.notes.append(f"No energy: {error}")
+
+def count_instructions(problem: CaseProblem, seed: int) -> CallCounts:
+    """The instructions of a call on a CPU; nothing on a GPU."""
+    if problem.device.type != "cpu":
+        return CallCounts()
+    calls: list[Callable[[], Any]] = Rotation(problem, seed, 2).calls
+    try:
+        return CallCounts({"instructions": count_calls(calls)})
+    except NotCountedError as error:
+        return CallCounts(notes=(f"No instruction counts: {error}",))
+
+
+def count_cycles(timer: timer_cuda.GraphTimer, device: torch.device) -> CallCounts:
+    """The clock cycles of a call on a GPU and the actual clock meanwhile; timer: that of `graph`."""
+    try:
+        return CallCounts(measure_cycles(timer, device))
+    except Exception as error:  # noqa: BLE001 - torch's interface to the driver is private; none may fail a bench.
+        return CallCounts(notes=(f"No cycle counts: {type(error).__name__}: {error}",))
+
+
+def count_memory(problem: CaseProblem, seed: int, call_ns: float) -> CallCounts:
+    """The bytes that a call allocates at most at once, its results included; call_ns: how long it takes."""
+    if call_ns > _LONGEST_RECORDED_NS:
+        return CallCounts(notes=("No memory count: a call takes too long to record each allocation",))
+    call = problem.call(problem.data(seed))
+    call()
+    most = float(peak_bytes(call, problem.device))
+    return CallCounts({"memory": Counter("bytes", most, most, most, 1)})
+
+
+def count_energy(problem: CaseProblem, seed: int, call_ns: float) -> CallCounts:
+    """The joules of a call on a GPU, and the watts meanwhile; call_ns: how long a call takes."""
+    if problem.device.type != "cuda":
+        return CallCounts()
+    try:
+        return CallCounts(measure_energy(problem, seed, call_ns))
+    except (NoMetricError, torch.OutOfMemoryError) as error:
+        return CallCounts(notes=(f"No energy: {error}",))
 
 
 @STOPWATCH.measure(Activity.WARM_UP)

@@ -1,4 +1,4 @@
-"""Probes of a variant that passed the plain runs of a check: each probe is one function of this module.
+"""Probes of a variant that passed the plain runs of a check: each probe is one function, or method, of this module.
 
 A probe returns a note (usually empty) when the variant passes, and raises WrongResultError when it fails. An exception
 of kernel code that mentions contiguity, alignment or strides counts as a refusal and not as a wrong result.
@@ -12,7 +12,8 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,61 +45,65 @@ _NO_FAKE = "There was no fake impl registered"
 _OPCHECK_TOLERANCE = 1e-2
 """The compiled and the plain call run the same kernel, and the rest of the check judges the numbers."""
 
-OpcheckMemory = set[tuple[str, str, str]]
-"""(operator, variant, torch operator and direction) that this process has put through opcheck; once is enough."""
-Calls = dict[Any, tuple[tuple[Any, ...], dict[str, Any]]]
+
+class OpcheckMemory:
+    """The torch operators that this process has put through opcheck, by variant and direction: once is enough."""
+
+    def __init__(self) -> None:
+        self._keys: set[tuple[str, ...]] = set()
+
+    def is_new(self, *key: str) -> bool:
+        """Whether this is the first time that somebody asks for `key`."""
+        before = len(self._keys)
+        self._keys.add(key)
+        return len(self._keys) > before
 
 
 class NotProbedError(Exception):
     """A probe does not apply to this variant or case; the message says why."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ProbeContext:
-    """The state that all probes of one check share.
-
-    seed: the seed of the check. data: the inputs of every probe, and oracle: their oracle. calls: torch operators that
-    the first probe recorded, with their arguments. alive: the calls that made these arguments, which may stand for
-    something prepared, such as the number of a plan.
-    """
+    """All that the probes of one check share. seed: the seed of the check. data: the inputs of every probe, and oracle:
+    their oracle."""
 
     problem: CaseProblem
     seed: int
     data: CaseData
     oracle: Oracle
     opchecked: OpcheckMemory
-    calls: Calls = field(default_factory=dict)
-    alive: list[Any] = field(default_factory=list)
 
 
 def run_probes(context: ProbeContext, progress: Progress) -> list[Probe]:
     """Runs every probe that applies to this device, also after one has failed."""
-    probes: dict[str, Callable[[ProbeContext], str]] = {
-        "guard bands": guard_bands,
-        "opcheck": opcheck,
-        "strided inputs": lambda context: _with_layout(context, strided),
-        "offset inputs": lambda context: _with_layout(context, offset),
-        "special values": special_values,
+    banded = BandedRun(context)
+    probes: dict[str, Callable[[], str]] = {
+        "guard bands": banded.guard_bands,
+        "opcheck": banded.opcheck,
+        "strided inputs": partial(_with_layout, context, strided),
+        "offset inputs": partial(_with_layout, context, offset),
+        "special values": partial(special_values, context),
     }
     if context.problem.device.type == "cuda":
-        probes["graph capture"] = graph_capture
+        probes["graph capture"] = partial(graph_capture, context)
     results = []
     for index, (name, probe) in enumerate(probes.items()):
         progress(index, len(probes), f"probing {name}")
-        results.append(_run(name, probe, context))
+        results.append(_run(name, probe, context.problem.device))
     return results
 
 
-def _run(name: str, probe: Callable[[ProbeContext], str], context: ProbeContext) -> Probe:
+def _run(name: str, probe: Callable[[], str], device: torch.device) -> Probe:
     """Runs one probe and turns its exceptions into a status; raises only when the CUDA context is lost."""
     try:
-        return Probe(name, "ok", probe(context))
+        return Probe(name, "ok", probe())
     except NotProbedError as reason:
         return Probe(name, "skipped", str(reason))
     except WrongResultError as wrong:
         return Probe(name, "wrong", str(wrong))
     except Exception as error:
-        if not device_works(context.problem.device):
+        if not device_works(device):
             error.add_note(f"The probe {name!r} raised this.")
             raise
         if status_of(error) is Status.OUT_OF_MEMORY:
@@ -112,27 +117,59 @@ def _run(name: str, probe: Callable[[ProbeContext], str], context: ProbeContext)
         return Probe(name, status, f"The variant raises {type(error).__name__}: {_first_line(error)}")
 
 
-def guard_bands(context: ProbeContext) -> str:
-    """Puts bands of known bytes around the inputs, and bands and poison around all memory allocated through torch."""
-    problem = context.problem
-    guarded = GuardedInputs(context.data, aligned)
-    allocations = guard_allocations()
-    try:
-        with no_recompilation(), allocations:
-            results = problem.run(guarded.data, context.alive)
-    except WrongResultError:
-        raise
-    except RuntimeError as error:
-        if status_of(error) is Status.OUT_OF_MEMORY or not device_works(problem.device):
+class BandedRun:
+    """A run between bands of known bytes, and opcheck of the torch operators that it called."""
+
+    def __init__(self, context: ProbeContext) -> None:
+        self._context = context
+        self._operators: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        """The torch operators that were called, with the arguments of the first call."""
+        self._call: Callable[[], Any] | None = None
+        """It made these arguments, which may stand for something prepared, such as the number of a plan."""
+
+    def guard_bands(self) -> str:
+        """Puts bands of known bytes around the inputs, and bands and poison around memory that torch allocates."""
+        problem = self._context.problem
+        guarded = GuardedInputs(self._context.data, aligned)
+        allocations = guard_allocations()
+        try:
+            with no_recompilation(), allocations:
+                self._call, results = problem.prepare_and_run(guarded.data)
+        except WrongResultError:
             raise
-        raise NotProbedError(f"The variant does not run between guard bands: {_first_line(error)}") from error
-    context.calls = allocations.calls
-    guarded.expect_intact()
-    allocations.expect_intact()
-    context.oracle.expect(results)
-    if any(allocations.owns(result) for result in results.values()):
-        return ""
-    return "Only the inputs are guarded: the results come from torch's own operators or from compiled code"
+        except RuntimeError as error:
+            if status_of(error) is Status.OUT_OF_MEMORY or not device_works(problem.device):
+                raise
+            raise NotProbedError(f"The variant does not run between guard bands: {_first_line(error)}") from error
+        self._operators = allocations.calls
+        guarded.expect_intact()
+        allocations.expect_intact()
+        self._context.oracle.expect(results)
+        if any(allocations.owns(result) for result in results.values()):
+            return ""
+        return "Only the inputs are guarded: the results come from torch's own operators or from compiled code"
+
+    def opcheck(self) -> str:
+        """Tests the torch operators of a native variant with torch.library.opcheck: schema, autograd, fake kernel and
+        compile.
+
+        Each operator is checked once per variant and direction, with the arguments that the variant gave it.
+        WrongResultError names operator and test.
+        """
+        problem = self._context.problem
+        if not problem.variant.native or not self._operators:
+            raise NotProbedError("It calls no torch operator of its own")
+        checked, notes = 0, []
+        for operator, (args, kwargs) in self._operators.items():
+            key = (problem.operator.name, problem.variant.name, f"{operator.name()} {problem.case.direction}")
+            if self._context.opchecked.is_new(*key):
+                notes += _opcheck_one(operator, args, kwargs)
+                checked += 1
+        # The guarded inputs hold memory that a large case needs.
+        self._call = None
+        if not checked:
+            raise NotProbedError("Done on an earlier case")
+        return "; ".join(notes)
 
 
 def _with_layout(context: ProbeContext, layout: Layout) -> str:
@@ -168,48 +205,23 @@ def graph_capture(context: ProbeContext) -> str:
     data = problem.data(context.seed)
     if not data.fits(context.data):
         raise NotProbedError("Its inputs cannot be replaced in place")
-    results_by_set: dict[int, Any] = {}
     # A backward case captures its forward call too, because the tensors saved for the gradients belong to these inputs.
     call = (lambda: problem.call(data)()) if problem.backward else problem.call(data)
     try:
-        graph = capture([(0, call)], results_by_set)
+        captured = capture([(0, call)])
     except CaptureError as reason:
         raise NotProbedError(f"A CUDA graph cannot capture it: {reason}") from None
     data.overwrite(context.data)
     # The timers too prepare arguments again in place after a forward call's inputs have changed.
     if problem.refreshed(call, data) is not call:
         raise NotProbedError("It prepares arguments for other inputs in other memory")
-    returned = results_by_set[0]
+    returned = captured.results[0]
     wipe(returned, addresses_of([data]))
-    graph.replay()
+    captured.graph.replay()
     problem.synchronize()
     # A gradient of zeros has memory only from here on, so the wipe must not see it.
     context.oracle.expect(problem.results(returned))
     return ""
-
-
-def opcheck(context: ProbeContext) -> str:
-    """Tests the torch operators of a native variant with torch.library.opcheck: schema, autograd, fake kernel, compile.
-
-    Each operator is checked once per variant and direction, with the arguments that the variant gave it.
-    WrongResultError names operator and test.
-    """
-    problem = context.problem
-    if not problem.variant.native or not context.calls:
-        raise NotProbedError("It calls no torch operator of its own")
-    checked, notes = 0, []
-    for operator, (args, kwargs) in context.calls.items():
-        key = (problem.operator.name, problem.variant.name, f"{operator.name()} {problem.case.direction}")
-        if key in context.opchecked:
-            continue
-        context.opchecked.add(key)
-        notes += _opcheck_one(operator, args, kwargs)
-        checked += 1
-    # The guarded inputs hold memory that a large case needs.
-    context.alive.clear()
-    if not checked:
-        raise NotProbedError("Done on an earlier case")
-    return "; ".join(notes)
 
 
 def _opcheck_one(operator: Any, args: Any, kwargs: Any) -> list[str]:

@@ -219,18 +219,17 @@ class CaseProblem:
         plain = [gradient.clone() if gradient._is_zerotensor() else gradient for gradient in returned]
         return dict(zip(self._gradient_names, plain, strict=True))
 
-    def run(self, data: CaseData, calls: list[Callable[[], Any]] | None = None) -> dict[str, Tensor]:
-        """Calls the variant once and waits for the device.
+    def run(self, data: CaseData) -> dict[str, Tensor]:
+        """Calls the variant once and waits for the device."""
+        return self.prepare_and_run(data)[1]
 
-        calls: gets the call appended, which keeps the prepared arguments alive.
-        """
+    def prepare_and_run(self, data: CaseData) -> tuple[Callable[[], Any], dict[str, Tensor]]:
+        """As `run`: (the call, which keeps its prepared arguments alive; its results)."""
         with _gradient_errors():
             call = self.call(data)
-            if calls is not None:
-                calls.append(call)
             results = self.results(call())
         self.synchronize()
-        return results
+        return call, results
 
     def oracle(self, data: CaseData) -> dict[str, Tensor]:
         """The reference's result in float64 on the same inputs; integers keep their type, so that they wrap alike."""

@@ -25,7 +25,7 @@ from warpwatch.contract.spec import PLAN_LIMITS, ProfilePlan
 from warpwatch.contract.words import LaneUse, Status
 
 from .counters import HardwareCounters, count_hardware
-from .extras import CallCounters
+from .extras import count_energy
 from .failures import WrongResultError
 from .integrity import TamperGuard
 from .problem import CaseProblem
@@ -110,10 +110,9 @@ def _expect_within_limits(plan: ProfilePlan) -> None:
 
 def _count_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str, Counter]:
     """The energy of a call, where this GPU counts it and the results are right: a wrong call is profiled as well."""
-    call_counters = CallCounters()
     with problem.modes(), suppress(WrongResultError):
-        call_counters.count_energy(problem, seed, call_ns)
-    return call_counters.counters
+        return dict(count_energy(problem, seed, call_ns).counters)
+    return {}
 
 
 def time_host(problem: CaseProblem, rotation: Rotation) -> dict[str, Any]:

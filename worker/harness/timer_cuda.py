@@ -25,7 +25,7 @@ from warpwatch.contract.messages import GraphPlan
 from warpwatch.contract.words import Fault, LaneUse
 
 from .agreement import ReplayTimes, expect_equal_launches, expect_work_in_replays
-from .capture import CapturedCounts, CaptureError, capture
+from .capture import CaptureError, capture
 from .device_time import LONGEST_SURE_LEAD_NS, Lead, elapsed_ns, new_event, sleep
 from .failures import WrongResultError
 from .integrity import expect_unaltered
@@ -183,17 +183,16 @@ class _Placement:
     def __init__(self, problem: CaseProblem, seed: int, sets: int, launches: int, scatter: random.Random) -> None:
         self.rotation = Rotation(problem, seed, sets, scatter)
         self.launches = launches
-        self.results: dict[int, Any] = {}
         self._lead = Lead(_REPLAY_LAUNCH_NS)
         self._order = scatter.sample(range(sets), sets)
         for call in self.rotation.calls[:2]:
             call()
-        counts = CapturedCounts()
         with problem.turns.use(LaneUse.HOST):
-            self._graph = capture(self._calls() * (launches // sets), self.results, counts, problem.turns.pause)
-        expect_equal_launches(counts.added, sets)
-        self._added = counts.added[:sets]
-        self.work = None if counts.work is None else counts.work / launches
+            captured = capture(self._calls() * (launches // sets), problem.turns.pause, count=True)
+        self._graph, self.results = captured.graph, captured.results
+        expect_equal_launches(captured.added, sets)
+        self._added = captured.added[:sets]
+        self.work = None if captured.work is None else captured.work / launches
 
     def replay_by_host_clock(self) -> float:
         """Nanoseconds per launch of one replay, with its launch and the wait. A graph's first launch takes longest."""
@@ -232,13 +231,13 @@ class _Placement:
         captured_calls, turns = list(self.rotation.calls), self.rotation.problem.turns
         graph, results = self._graph, self.results
         if self.launches > sets:
-            results, counts = {}, CapturedCounts()
             for call in self.rotation.calls[:2]:
                 call()
             try:
                 with turns.use(LaneUse.HOST):
-                    graph = capture(self._calls(), results, counts, turns.pause)
-                expect_equal_launches([*self._added, *counts.added], sets)
+                    captured = capture(self._calls(), turns.pause, count=True)
+                graph, results = captured.graph, captured.results
+                expect_equal_launches([*self._added, *captured.added], sets)
             except torch.OutOfMemoryError:
                 return None
 
@@ -408,7 +407,7 @@ def _expect_capturable(problem: CaseProblem, seed: int) -> None:
     call = problem.call(problem.data(seed))
     call()
     with problem.turns.use(LaneUse.HOST):
-        capture([(0, call)], {})
+        capture([(0, call)])
 
 
 def open_timer(

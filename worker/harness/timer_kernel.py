@@ -83,7 +83,7 @@ class KernelTimer:
                 if self._longer_ns:
                     sleep(self._longer_ns)
 
-        spans = _record(run)
+        _, spans = _record(run)
         if not spans:
             raise NoMetricError("the profiler recorded no work on the device")
         durations = [span.end_ns - span.start_ns for span in spans]
@@ -99,16 +99,17 @@ def _initialise_cupti() -> None:
     _record(lambda: None)
 
 
-def busy_ns(run: Callable[[], Any]) -> list[int]:
-    """Nanoseconds of each kernel, copy and fill of `run`, in the order of their starts."""
-    return [span.end_ns - span.start_ns for span in _record(run)]
+def busy_ns(run: Callable[[], Any]) -> tuple[float, Any]:
+    """(nanoseconds of all kernels, copies and fills of `run` together, what it returned)."""
+    returned, spans = _record(run)
+    return float(sum(span.end_ns - span.start_ns for span in spans)), returned
 
 
-def _record(run: Callable[[], Any]) -> list[_Span]:
-    """Each kernel, copy and fill of `run`, in the order of their starts."""
+def _record(run: Callable[[], Any]) -> tuple[Any, list[_Span]]:
+    """(what `run` returned; each of its kernels, copies and fills, in the order of their starts)."""
     torch.cuda.synchronize()
     with Profiler(activities=[ProfilerActivity.CUDA]) as recorded:
-        run()
+        returned = run()
         torch.cuda.synchronize()
     spans = [
         _Span(event.start_ns(), event.start_ns() + event.duration_ns(), event.device_resource_id())
@@ -117,7 +118,7 @@ def _record(run: Callable[[], Any]) -> list[_Span]:
         and not event.is_user_annotation()
         and not event.name().startswith(_NO_WORK)
     ]
-    return sorted(spans, key=lambda span: span.start_ns)
+    return returned, sorted(spans, key=lambda span: span.start_ns)
 
 
 def union_ns(spans: Sequence[tuple[int, int]]) -> int:

@@ -76,7 +76,7 @@ class Verbs:
         self._loader = Loader(settings.root, settings.operators, self._guard, settings.measured)
         self._prepared: Prepared | None = None
         self._native_ready: set[str] = set()
-        self._opchecked: OpcheckMemory = set()
+        self._opchecked = OpcheckMemory()
         self._spared_modules = 0
         native.configure_prebuilt(settings.libraries)
 
