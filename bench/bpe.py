@@ -24,7 +24,7 @@ import torch
 from kernels import bpe_train
 from warpwatch import native
 from warpwatch.operator import case
-from warpwatch.worker.harness.inputs import SeededMaker
+from warpwatch.worker.harness.problem import SeededMaker
 
 ROOT = Path(__file__).parent.parent
 SEED = 7

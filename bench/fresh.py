@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from warpwatch import native
-from warpwatch.worker.harness.verbs import ChildSettings, Verbs
+from warpwatch.worker.harness.child.verbs import ChildSettings, Verbs
 from warpwatch.worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
 
 ROOT = Path(__file__).parents[1]

@@ -37,13 +37,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Cost, DeviceKind, Operator, Variant, case
-from warpwatch.worker.harness.anticheat import expect_honest
-from warpwatch.worker.harness.check import check
+from warpwatch.worker.harness.checks.anticheat import expect_honest
+from warpwatch.worker.harness.checks.check import check
+from warpwatch.worker.harness.checks.probes import ProbeHistory
 from warpwatch.worker.harness.failures import Refusal, WrongResultError, status_of
-from warpwatch.worker.harness.inputs import DTYPES, bits
-from warpwatch.worker.harness.integrity import TamperGuard, watch
-from warpwatch.worker.harness.probes import OpcheckMemory
-from warpwatch.worker.harness.problem import CaseProblem
+from warpwatch.worker.harness.guards.integrity import TamperGuard, watch
+from warpwatch.worker.harness.problem import DTYPES, CaseProblem, bits
 
 SAMPLES = 3
 """Sample inputs of one operator: the first, the middle and the last."""
@@ -230,7 +229,7 @@ def accuse(operator: Operator, variant: str, chosen: Case, device: torch.device,
     """Why the harness accuses the variant; "" where it does not. Refusal where it cannot be measured."""
     problem = CaseProblem(operator, operator.variants[variant], chosen, device)
     problem.refuse_unsupported()
-    opchecked = OpcheckMemory()
+    opchecked = ProbeHistory()
     try:
         with watch(GUARD):
             reply = check(problem, SEEDS[0], opchecked, lambda done, total, text: None)

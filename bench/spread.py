@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.fresh import ROOT, fresh_processes, open_verbs, serve
 from warpwatch import native
 from warpwatch.contract.messages import Request
+from warpwatch.worker.harness.child.verbs import Verbs
 from warpwatch.worker.harness.problem import CaseProblem
-from warpwatch.worker.harness.summary import quantile
-from warpwatch.worker.harness.verbs import Verbs
+from warpwatch.worker.harness.timers.summary import quantile
 
 CASES = {
     "cuda": (

@@ -26,7 +26,7 @@ from warpwatch.contract.measurement import METRICS
 from warpwatch.operator import Case, Operator, Variant
 from warpwatch.worker.harness.bench import bench
 from warpwatch.worker.harness.failures import Refusal, WrongResultError
-from warpwatch.worker.harness.integrity import TamperGuard
+from warpwatch.worker.harness.guards.integrity import TamperGuard
 from warpwatch.worker.harness.problem import CaseProblem
 
 ROOT = Path(__file__).parents[1]

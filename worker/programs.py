@@ -38,9 +38,9 @@ from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.tools import Tools
 
-_RUNNER = Path(__file__).parent / "harness" / "programs.py"
+_RUNNER = Path(__file__).parent / "harness" / "child" / "programs.py"
 _OUTPUT, _PRINTED = "results.json", "printed"
-"""As in harness/programs.py. No name of a file comes from a child, which could name files of the host."""
+"""As in harness/child/programs.py. No name of a file comes from a child, which could name files of the host."""
 _NOT_EXECUTABLE, _NOT_FOUND, _SIGNALLED = 126, 127, 128
 _KILLED = 9
 _TAIL = 2000

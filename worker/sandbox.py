@@ -42,7 +42,7 @@ from warpwatch.worker.seccomp import build_filter
 LEVELS = ("full", "user", "network", "none")
 """Every isolation, the strongest first."""
 CONFINE = Path(__file__).with_name("confine.py")
-BOOTSTRAP = Path(__file__).parent / "harness" / "bootstrap.py"
+BOOTSTRAP = Path(__file__).parent / "harness" / "child" / "bootstrap.py"
 """The program that every child runs."""
 PACKAGE = Path(__file__).absolute().parents[1]
 FILE_BYTES = 4 * 2**30

@@ -158,7 +158,7 @@ def main() -> None:
 def import_harness(threads: int, *, compilers: bool) -> str:
     """Imports what a child imports at its start or at its first gradient, and torch's compilers, which take longer than
     torch itself, if it may use them; returns the error that prevents it, "" for none."""
-    bootstrap = load_module("bootstrap", HERE / "harness" / "bootstrap.py")
+    bootstrap = load_module("bootstrap", HERE / "harness" / "child" / "bootstrap.py")
     cpus = os.sched_getaffinity(0)
     try:
         bootstrap.load_harness(argparse.Namespace(threads=threads))

@@ -31,7 +31,7 @@ CHILDREN, CHILDREN_BESIDE_GPU = 16, 48
 pairs starts a dozen of them within the time that the next template needs to import torch's compilers."""
 SCRIPT = Path(__file__).with_name("template.py")
 REPLY_VARIABLE = "WARPWATCH_REPLY_FD"
-"""As in harness/bootstrap.py."""
+"""As in harness/child/bootstrap.py."""
 _NOWHERE = Path("/nonexistent")
 """Home and temporary folder of a template, which uses neither."""
 _PADDING_VARIABLE = "PADDING"

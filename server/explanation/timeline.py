@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any, TypeGuard
 
 CALL = "warpwatch call"
-"""The annotation around each recorded call (worker.harness.trace_events)."""
+"""The annotation around each recorded call (worker.harness.profile.events)."""
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 API_CATEGORIES = ("cuda_runtime", "cuda_driver")
 MOST_DEPTH = 3

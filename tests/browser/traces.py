@@ -32,7 +32,7 @@ def real_trace() -> ProfileReply:
 
 
 def _summary(kernels: list[TraceKernel]) -> dict[str, Any]:
-    """Everything that a trace's page can show, as worker.harness.profile_summary lays it out."""
+    """Everything that a trace's page can show, as worker.harness.profile.summary lays it out."""
     name = "void at::native::elementwise_kernel<128, 2, at::native::copy(at::Iter&)::{lambda()#3}>(int, float*)"
     facts = {"grid": [8, 1, 1], "block": [128, 1, 1], "registers": 76, "shared_bytes": 20480}
     percents = dict.fromkeys(("sm_percent", "dram_percent", "occupancy_percent"), 41.5)

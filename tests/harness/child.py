@@ -16,7 +16,7 @@ from warpwatch.worker import sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build
 
 ROOT = Path(__file__).parent.parent.parent
-BOOTSTRAP = ROOT / "warpwatch" / "worker" / "harness" / "bootstrap.py"
+BOOTSTRAP = ROOT / "warpwatch" / "worker" / "harness" / "child" / "bootstrap.py"
 T = TypeVar("T")
 
 

@@ -13,7 +13,9 @@ from torch import Tensor
 from warpwatch.contract.words import Fault
 from warpwatch.operator import Cost, Operator, case
 from warpwatch.worker.harness import bench
-from warpwatch.worker.harness.agreement import (
+from warpwatch.worker.harness.checks.preparation import expect_no_answer
+from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.harness.guards.agreement import (
     BUSY,
     CallTimes,
     ReplayTimes,
@@ -22,12 +24,10 @@ from warpwatch.worker.harness.agreement import (
     find_disagreement,
     find_skipped_work,
 )
-from warpwatch.worker.harness.failures import WrongResultError
-from warpwatch.worker.harness.graph_nodes import CapturedGraph
-from warpwatch.worker.harness.preparation import expect_no_answer
 from warpwatch.worker.harness.problem import CaseProblem
-from warpwatch.worker.harness.rotation import Rotation
-from warpwatch.worker.harness.timer_kernel import union_ns
+from warpwatch.worker.harness.timers.graphs import CapturedGraph
+from warpwatch.worker.harness.timers.kernel import union_ns
+from warpwatch.worker.harness.timers.rotation import Rotation
 
 CASE = case(n=64)
 

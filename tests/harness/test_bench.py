@@ -12,17 +12,18 @@ from tests.harness.child import Harness
 from tests.harness.twice import twice
 from warpwatch.contract.messages import BenchReply, CheckReply, ProfileReply, SampleReply
 from warpwatch.contract.words import Fault, Status
-from warpwatch.worker.harness import anticheat, timer_cpu
 from warpwatch.worker.harness import bench as harness_bench
 from warpwatch.worker.harness.bench import Budget, _sample
+from warpwatch.worker.harness.checks import anticheat
 from warpwatch.worker.harness.failures import WrongResultError
-from warpwatch.worker.harness.health import DeviceHealth
-from warpwatch.worker.harness.integrity import TamperGuard
+from warpwatch.worker.harness.guards.integrity import TamperGuard
 from warpwatch.worker.harness.oracle import Oracle
-from warpwatch.worker.harness.rotation import Rotation
-from warpwatch.worker.harness.summary import interval, is_narrow, summarize
-from warpwatch.worker.harness.timer_cpu import CpuHotTimer
-from warpwatch.worker.harness.tuning import call_first
+from warpwatch.worker.harness.timers import cpu as timer_cpu
+from warpwatch.worker.harness.timers.cpu import CpuHotTimer
+from warpwatch.worker.harness.timers.health import DeviceHealth
+from warpwatch.worker.harness.timers.rotation import Rotation
+from warpwatch.worker.harness.timers.summary import interval, is_narrow, summarize
+from warpwatch.worker.harness.timers.warm_up import call_first
 
 BUDGET_NS = 100_000_000
 

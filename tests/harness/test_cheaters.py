@@ -15,8 +15,9 @@ from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.messages import BenchReply, CheckReply, SampleReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Fault, Status
-from warpwatch.worker.harness import integrity
 from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.harness.guards.integrity import TamperGuard, watch
+from warpwatch.worker.harness.problem import expect_plain
 from warpwatch.worker.proving import ExpectedFault, read_expectations
 
 CHEATERS = ROOT / "worker" / "adversaries" / "cheaters"
@@ -108,7 +109,7 @@ def test_a_file_that_patches_when_it_is_loaded_is_refused(tmp_path: Path, cache:
 
 
 def test_what_was_replaced_is_put_back() -> None:
-    guard, double, equal = integrity.TamperGuard(), torch.Tensor.double, torch.equal
+    guard, double, equal = TamperGuard(), torch.Tensor.double, torch.equal
     torch.Tensor.double = lambda self: self  # type: ignore[method-assign,assignment,return-value]
     torch.equal = lambda a, b: True  # type: ignore[assignment]
     assert sorted(guard.restore()) == ["torch.Tensor.double", "torch.equal"]
@@ -116,29 +117,29 @@ def test_what_was_replaced_is_put_back() -> None:
 
 
 def test_settings_are_put_back_also_after_an_error() -> None:
-    guard, threads = integrity.TamperGuard(), torch.get_num_threads()
-    with pytest.raises(KeyError), integrity.watch(guard):  # noqa: PT012 - both statements must run inside the watch.
+    guard, threads = TamperGuard(), torch.get_num_threads()
+    with pytest.raises(KeyError), watch(guard):  # noqa: PT012 - both statements must run inside the watch.
         torch.set_num_threads(threads + 1)
         raise KeyError
     assert torch.get_num_threads() == threads
-    with pytest.raises(WrongResultError) as changed, integrity.watch(guard):
+    with pytest.raises(WrongResultError) as changed, watch(guard):
         torch.set_num_threads(threads + 1)
     assert (changed.value.fault, changed.value.subjects) == (Fault.CHANGED_SETTING, ["the number of CPU threads"])
     assert torch.get_num_threads() == threads
 
 
 def test_what_was_replaced_is_to_blame_for_any_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    guard = integrity.TamperGuard()
-    with pytest.raises(WrongResultError) as blamed, integrity.watch(guard):  # noqa: PT012 - as above.
+    guard = TamperGuard()
+    with pytest.raises(WrongResultError) as blamed, watch(guard):  # noqa: PT012 - as above.
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
         raise RuntimeError("both events must be completed")
     assert (blamed.value.fault, blamed.value.subjects) == (Fault.REPLACED_FUNCTION, ["torch.cuda.synchronize"])
 
 
 def test_lazy_tensors_are_no_results() -> None:
-    integrity.expect_plain(torch.ones(2))
+    expect_plain(torch.ones(2))
     with pytest.raises(WrongResultError) as view:
-        integrity.expect_plain(torch._neg_view(torch.ones(2)))
+        expect_plain(torch._neg_view(torch.ones(2)))
     with pytest.raises(WrongResultError) as fake, torch._subclasses.fake_tensor.FakeTensorMode():
-        integrity.expect_plain(torch.ones(2))
+        expect_plain(torch.ones(2))
     assert view.value.fault is fake.value.fault is Fault.LAZY_RESULT

@@ -19,7 +19,7 @@ from warpwatch.contract.messages import BenchReply, CanaryReply, CeilingsReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.worker.harness.bench import bench
-from warpwatch.worker.harness.integrity import TamperGuard
+from warpwatch.worker.harness.guards.integrity import TamperGuard
 from warpwatch.worker.proving import ExpectedFault
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]

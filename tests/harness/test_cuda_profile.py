@@ -13,7 +13,7 @@ from tests.harness.child import Harness
 from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.spec import ProfilePlan
 from warpwatch.contract.words import Status
-from warpwatch.worker.harness.health import DeviceHealth
+from warpwatch.worker.harness.timers.health import DeviceHealth
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 ROOT = Path(__file__).parent / "gpu_repository"

@@ -7,9 +7,16 @@ import random
 
 import pytest
 
-from warpwatch.worker.harness import distribution
-from warpwatch.worker.harness.distribution import describe, drift_of, effective_size, modes_of, outlier_share
-from warpwatch.worker.harness.summary import interval, summarize
+from warpwatch.worker.harness.timers.summary import (
+    FEWEST_DESCRIBED,
+    describe,
+    drift_of,
+    effective_size,
+    interval,
+    modes_of,
+    outlier_share,
+    summarize,
+)
 
 
 def chained(source: random.Random, count: int, dependence: float) -> list[float]:
@@ -90,5 +97,5 @@ def test_a_measurement_carries_its_distribution() -> None:
     assert [round(mode.ns) for mode in description.modes] in ([100, 106], [106, 100])
     assert description.autocorrelation < -0.5
     assert (description.outliers, description.effective) == (0.0, 100)
-    assert describe(samples[: distribution.FEWEST - 1]) is None
+    assert describe(samples[: FEWEST_DESCRIBED - 1]) is None
     assert summarize("hot", samples[:5]).distribution is None

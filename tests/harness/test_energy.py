@@ -16,14 +16,15 @@ from tests.harness.test_turns import problem_of
 from warpwatch.contract.messages import GraphPlan
 from warpwatch.contract.words import Fault
 from warpwatch.worker.harness import bench as harness_bench
-from warpwatch.worker.harness import energy, extras, profiling
-from warpwatch.worker.harness.capture import NoMetricError
-from warpwatch.worker.harness.energy import MOST_SPANS, SPANS, measure_energy, watts_of_spans
-from warpwatch.worker.harness.extras import CallCounts, count_energy
 from warpwatch.worker.harness.failures import WrongResultError
-from warpwatch.worker.harness.health import DeviceHealth
-from warpwatch.worker.harness.integrity import TamperGuard
+from warpwatch.worker.harness.guards.integrity import TamperGuard
 from warpwatch.worker.harness.problem import CaseProblem
+from warpwatch.worker.harness.profile import profiling
+from warpwatch.worker.harness.timers import counts, energy
+from warpwatch.worker.harness.timers.counts import CallCounts, count_energy
+from warpwatch.worker.harness.timers.energy import MOST_SPANS, SPANS, measure_energy, watts_of_spans
+from warpwatch.worker.harness.timers.graphs import NoMetricError
+from warpwatch.worker.harness.timers.health import DeviceHealth
 from warpwatch.worker.harness.turns import ChildTurns
 
 MS = 1_000_000
@@ -249,9 +250,9 @@ def test_what_has_no_energy_is_absent_and_says_why(
     card: Card, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Card, pytest.MonkeyPatch], None], why: str
 ) -> None:
     spoil(card, monkeypatch)
-    counts = count_energy(problem(), 1, CALL_NS)
-    assert counts.counters == {}
-    assert why in counts.notes[0]
+    counted = count_energy(problem(), 1, CALL_NS)
+    assert counted.counters == {}
+    assert why in counted.notes[0]
 
 
 def test_long_calls_and_cpus_have_none(card: Card) -> None:
@@ -292,7 +293,7 @@ def test_a_bench_takes_the_time_for_it_when_it_has_a_large_budget(
         return CallCounts(notes=("counted",))
 
     monkeypatch.setattr(harness_bench, "ENERGY_BUDGET_NS", 10_000_000)
-    monkeypatch.setattr(extras, "count_energy", count)
+    monkeypatch.setattr(counts, "count_energy", count)
     reply = harness_bench.bench(problem_of([]), 0, budget_ns, TamperGuard(), lambda *_step: None)
     assert taken == [reply.measurements[0].median_ns] * times
     assert reply.health["notes"].count("counted") == times

@@ -8,13 +8,12 @@ import torch
 from tests.harness.child import Harness
 from warpwatch.contract.messages import BenchReply, CheckReply, SampleReply
 from warpwatch.contract.words import Status
-from warpwatch.worker.harness import instructions
-from warpwatch.worker.harness.cycles import between
-from warpwatch.worker.harness.extras import empty_ns
-from warpwatch.worker.harness.health import Load
-from warpwatch.worker.harness.instructions import Events, NotCountedError, count_calls
-from warpwatch.worker.harness.set_count import MeasuredInput, plan
-from warpwatch.worker.harness.timer_kernel import split
+from warpwatch.worker.harness.bench import empty_ns
+from warpwatch.worker.harness.timers import counts
+from warpwatch.worker.harness.timers.counts import Events, NotCountedError, between, count_calls
+from warpwatch.worker.harness.timers.cuda import MeasuredInput, choose_sets
+from warpwatch.worker.harness.timers.health import Load
+from warpwatch.worker.harness.timers.kernel import split
 
 SOFTWARE, TASK_CLOCK = 1, 1
 CASE = "n=1000,f32,fwd"
@@ -61,7 +60,7 @@ def test_calls_are_counted() -> None:
     except NotCountedError as error:
         pytest.skip(f"not even software events: {error}")
     assert 0 < counter.low <= counter.median <= counter.high
-    assert (counter.unit, counter.count) == (instructions.UNIT, 10)
+    assert (counter.unit, counter.count) == (counts.UNIT, 10)
 
 
 def test_what_no_machine_counts_is_refused_with_a_reason() -> None:
@@ -104,7 +103,7 @@ def test_durations_of_kernels_fall_into_calls() -> None:
     ],
 )
 def test_sets_leave_the_l2_behind_unless_calls_are_slow(set_bytes: int, call_ns: int, planned: tuple[int, int]) -> None:
-    assert plan(50 * 2**20, 2**36 // set_bytes, set_bytes, call_ns, 6) == planned
+    assert choose_sets(50 * 2**20, 2**36 // set_bytes, set_bytes, call_ns, 6) == planned
 
 
 @pytest.mark.parametrize(("first_ns", "may"), [(40_000_000, False), (250_000_000, True), (20_000, False)])

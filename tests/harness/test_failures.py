@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from warpwatch.contract.words import Status
-from warpwatch.worker.harness import capture as module
-from warpwatch.worker.harness.capture import CaptureError, capture
 from warpwatch.worker.harness.failures import status_of
+from warpwatch.worker.harness.timers import graphs as module
+from warpwatch.worker.harness.timers.graphs import CaptureError, capture
 
 NAMELESS = 'torch_call_dispatcher( "aten::empty_like", "", stack.data(), TORCH_ABI_VERSION) API call failed at ops.h'
 

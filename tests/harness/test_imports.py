@@ -38,7 +38,7 @@ print((len(gc.get_objects()) - before) / imported)
 SENSITIVITY = """
 from kernels import attention
 from warpwatch.worker.harness.problem import CaseProblem
-from warpwatch.worker.harness.sensitivity import _no_import_of_dynamo, measure_sensitivity
+from warpwatch.worker.harness.oracle import _no_import_of_dynamo, measure_sensitivity
 
 problem = CaseProblem(attention.operator, attention.operator.variants["v1"], attention.QUICK[-1], torch.device("cpu"))
 with problem.modes():

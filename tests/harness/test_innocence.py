@@ -12,10 +12,11 @@ import torch
 
 from warpwatch.contract.words import Fault
 from warpwatch.operator import Cost, Operator, Variant, case
-from warpwatch.worker.harness import anticheat, device_time, timer_cuda
+from warpwatch.worker.harness.checks import anticheat
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.oracle import Oracle
 from warpwatch.worker.harness.problem import CaseProblem
+from warpwatch.worker.harness.timers import cuda as timer_cuda
 
 
 class Event:
@@ -32,23 +33,23 @@ class Event:
 @pytest.mark.parametrize(("late", "sleeps"), [(0, [1e6]), (1, [1e6, 2e6]), (2, [1e6, 2e6, 4e6]), (9, [1e6, 2e6, 4e6])])
 def test_the_device_sleeps_longer_until_the_host_is_in_time(late: int, sleeps: list[float], monkeypatch: Any) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(device_time, "sleep", slept.append)
-    lead = device_time.Lead(1e6)
+    monkeypatch.setattr(timer_cuda, "sleep", slept.append)
+    lead = timer_cuda.Lead(1e6)
     assert len(list(lead.tries(Event(late)))) == len(sleeps)  # type: ignore[arg-type]
     assert slept == sleeps
     assert len(list(lead.tries(Event(0)))) == 1  # type: ignore[arg-type]
     assert slept[-1] == sleeps[-1], "a host that was late once is given as long the next time"
-    assert len(list(device_time.Lead(1e6, 16e6).tries(Event(late)))) == min(late, 4) + 1  # type: ignore[arg-type]
+    assert len(list(timer_cuda.Lead(1e6, 16e6).tries(Event(late)))) == min(late, 4) + 1  # type: ignore[arg-type]
 
 
 def test_a_replay_that_is_not_repeated_gives_the_next_one_more_time(monkeypatch: Any) -> None:
     """A gap in it would count as work that replays on repeated numbers leave out."""
     slept: list[float] = []
-    monkeypatch.setattr(device_time, "sleep", slept.append)
+    monkeypatch.setattr(timer_cuda, "sleep", slept.append)
     late = iter([1, 0, 1, 0, 0, 0])
     monkeypatch.setattr(timer_cuda, "new_event", lambda: MagicMock(query=Event(next(late)).query))
     monkeypatch.setattr(timer_cuda, "elapsed_ns", lambda _start, _end: 1.0)
-    graph, lead = MagicMock(), device_time.Lead(1e6)
+    graph, lead = MagicMock(), timer_cuda.Lead(1e6)
     assert [timer_cuda._replay_once(graph, lead) for _ in range(3)] == [1.0] * 3
     assert slept == [1e6, 2e6, 4e6]
     assert graph.replay.call_count == 3

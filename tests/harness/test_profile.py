@@ -24,13 +24,11 @@ from warpwatch.contract.spec import ProfilePlan
 from warpwatch.contract.words import Status
 from warpwatch.db.reads.traces import KernelView, TraceDetail
 from warpwatch.server.explanation.alignment import Alignment, align_traces
-from warpwatch.worker.harness import counters
-from warpwatch.worker.harness.occupancy import occupancy
-from warpwatch.worker.harness.profile_summary import launch_sentence, summarize
-from warpwatch.worker.harness.profiler import Profiler, peak_bytes
-from warpwatch.worker.harness.profiling import time_host
-from warpwatch.worker.harness.trace_events import Recording, events_of, read_recording
-from warpwatch.worker.harness.trace_tables import kernel_table, runtime_calls
+from warpwatch.worker.harness.profile import counters
+from warpwatch.worker.harness.profile.events import Recording, events_of, read_recording
+from warpwatch.worker.harness.profile.profiling import time_host
+from warpwatch.worker.harness.profile.summary import kernel_table, launch_sentence, occupancy, runtime_calls, summarize
+from warpwatch.worker.harness.timers.kernel import Profiler, peak_bytes
 
 H100 = {
     "warpSize": 32,
@@ -279,7 +277,7 @@ def test_a_long_timeline_keeps_its_peaks(tmp_path: Path) -> None:
 
 
 def test_traces_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpwatch.worker.harness.trace_events._CHUNK", 7)
+    monkeypatch.setattr("warpwatch.worker.harness.profile.events._CHUNK", 7)
     path = tmp_path / "trace.json"
     events = [{"name": f"é{i}", "args": {"Input Dims": [[i]]}} for i in range(20)]
     path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [{}], "traceEvents": events, "end": "[]"}))

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from warpwatch.contract.words import Fault, Status
 from warpwatch.operator import Case, Cost, Operator, Variant, case
-from warpwatch.worker.harness import anticheat
-from warpwatch.worker.harness.check import check
-from warpwatch.worker.harness.compare import compare, expect
+from warpwatch.worker.harness.checks import anticheat
+from warpwatch.worker.harness.checks.check import check
+from warpwatch.worker.harness.checks.probes import ProbeHistory
 from warpwatch.worker.harness.failures import WrongResultError
-from warpwatch.worker.harness.probes import OpcheckMemory
+from warpwatch.worker.harness.oracle import Sensitivity, compare, expect
 from warpwatch.worker.harness.problem import CaseProblem
-from warpwatch.worker.harness.sensitivity import Sensitivity
 
 Function = Callable[..., Any]
 NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"))
@@ -45,7 +44,7 @@ def judge(
     )
     problem = CaseProblem(operator, Variant("v1", variant, "another way"), chosen, torch.device(device))
     try:
-        reply = check(problem, 5, OpcheckMemory(), lambda done, total, text: None)
+        reply = check(problem, 5, ProbeHistory(), lambda done, total, text: None)
     except WrongResultError as wrong:
         return wrong.fault
     assert (reply.status is Status.OK) == (reply.fault is None), reply
@@ -272,6 +271,6 @@ def test_a_wrong_truth_value_beside_numbers_is_found() -> None:
     )
     for function, status in ((signs, Status.OK), (one_wrong, Status.WRONG)):
         problem = CaseProblem(operator, Variant("v1", function, ""), given, torch.device("cpu"))
-        reply = check(problem, 0, OpcheckMemory(), lambda *_: None)
+        reply = check(problem, 0, ProbeHistory(), lambda *_: None)
         assert reply.status is status
         assert reply.subjects == ([] if status is Status.OK else ["y[1]"])

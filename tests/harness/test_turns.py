@@ -14,12 +14,12 @@ from tests.harness.twice import twice
 from warpwatch.contract.messages import Request
 from warpwatch.contract.spec import ProfilePlan
 from warpwatch.contract.words import LaneUse, Status
-from warpwatch.worker.harness import profiling
 from warpwatch.worker.harness.bench import bench
-from warpwatch.worker.harness.integrity import TamperGuard
+from warpwatch.worker.harness.guards.integrity import TamperGuard
 from warpwatch.worker.harness.problem import CaseProblem
-from warpwatch.worker.harness.trace_events import Recording, read_recording
-from warpwatch.worker.harness.tuning import call_first
+from warpwatch.worker.harness.profile import profiling
+from warpwatch.worker.harness.profile.events import Recording, read_recording
+from warpwatch.worker.harness.timers.warm_up import call_first
 from warpwatch.worker.harness.turns import ChildTurns
 
 NONE, HOST, DEVICE, QUIET = LaneUse.NONE, LaneUse.HOST, LaneUse.DEVICE, LaneUse.QUIET

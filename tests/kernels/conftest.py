@@ -15,15 +15,15 @@ from warpwatch import native
 from warpwatch.contract.messages import CheckReply
 from warpwatch.operator import Case, Direction, Operator, Precision
 from warpwatch.settings import load_settings
-from warpwatch.worker.harness.check import check
-from warpwatch.worker.harness.probes import OpcheckMemory
+from warpwatch.worker.harness.checks.check import check
+from warpwatch.worker.harness.checks.probes import ProbeHistory
 from warpwatch.worker.harness.problem import CaseProblem
 
 ROOT = Path(__file__).parents[2]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 _registered: set[str] = set()
-_opchecked: defaultdict[Any, OpcheckMemory] = defaultdict(OpcheckMemory)
+_opchecked: defaultdict[Any, ProbeHistory] = defaultdict(ProbeHistory)
 """What was put through opcheck, by the properties of a case that `_traced_as` tells apart."""
 
 

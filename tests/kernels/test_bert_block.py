@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import check_variant, runnable
 
 from kernels import bert_block as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, both_directions, case
-from warpwatch.worker.harness.inputs import SeededMaker
-
-from .conftest import check_variant, runnable
+from warpwatch.worker.harness.problem import SeededMaker
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import DEVICES, check_variant, runnable, sized
 
 from kernels import embedding as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
-
-from .conftest import DEVICES, check_variant, runnable, sized
 
 SMALL = [sized("f32", "bwd", rows=20, width=8, ids=(30,), padding=3)]
 
@@ -90,7 +89,7 @@ def test_views_are_looked_up_by_their_elements(operator: Operator) -> None:
 
 @pytest.mark.parametrize("layout", ["contiguous", "zipf", "same"])
 def test_indices_are_spread_as_the_layout_says(operator: Operator, layout: str) -> None:
-    from warpwatch.worker.harness.inputs import SeededMaker
+    from warpwatch.worker.harness.problem import SeededMaker
 
     case = Case((("rows", 50), ("width", 1), ("ids", (20000,))), "f32", "fwd", layout)
     indices = module.inputs(case, SeededMaker(1, torch.device("cpu"), "f32"))["indices"]

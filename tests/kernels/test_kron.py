@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import DEVICES, check_variant, ready, runnable
 
 from kernels import kron
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, Precision, both_directions, case
-from warpwatch.worker.harness.inputs import SeededMaker
-
-from .conftest import DEVICES, check_variant, ready, runnable
+from warpwatch.worker.harness.problem import SeededMaker
 
 EDGES = both_directions(
     case("f32", batch=2, factors=(127, 31)),

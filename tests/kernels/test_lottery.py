@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import DEVICES, check_variant, runnable
 
 from kernels import lottery as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, case
-from warpwatch.worker.harness import verbs
-from warpwatch.worker.harness.inputs import SeededMaker
-
-from .conftest import DEVICES, check_variant, runnable
+from warpwatch.worker.harness.child import verbs
+from warpwatch.worker.harness.problem import SeededMaker
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from warpwatch.operator import Case, Operator
-from warpwatch.worker.harness.check import check
+from warpwatch.worker.harness.checks.check import check
+from warpwatch.worker.harness.checks.probes import ProbeHistory
 from warpwatch.worker.harness.failures import WrongResultError
-from warpwatch.worker.harness.probes import OpcheckMemory
 from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.proving import SHIPPED, ExpectedFault, read_expectations
 
@@ -46,7 +46,7 @@ def is_killed(operator: Operator, variant: str, given: Case, expected: ExpectedF
     if problem.backward and not operator.gradients:
         return False
     try:
-        reply = check(problem, 7, OpcheckMemory(), lambda *_: None)
+        reply = check(problem, 7, ProbeHistory(), lambda *_: None)
     except WrongResultError as error:
         return expected.fault is error.fault and expected.subject in ("", *error.subjects)
     return expected.fault is reply.fault and expected.subject in ("", *reply.subjects)

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import DEVICES, check_variant, runnable, sized
 
 from kernels import square as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, both_directions
-from warpwatch.worker.harness.check import check
-from warpwatch.worker.harness.probes import OpcheckMemory
+from warpwatch.worker.harness.checks.check import check
+from warpwatch.worker.harness.checks.probes import ProbeHistory
 from warpwatch.worker.harness.problem import CaseProblem
-
-from .conftest import DEVICES, check_variant, runnable, sized
 
 EDGES = both_directions(*(sized("f32", "fwd", size=size) for size in ((1, 1), (17, 15), (16, 16), (1, 4097), (0, 3))))
 
@@ -98,7 +97,7 @@ def test_inline_source_is_compiled_once_and_outside_of_calls(compiled: list[dict
     with problem.modes():
         problem.prepared(problem.data(1))
         assert len(compiled) == 1
-    assert check(problem, 7, OpcheckMemory(), lambda done, total, text: None).status is Status.OK
+    assert check(problem, 7, ProbeHistory(), lambda done, total, text: None).status is Status.OK
     assert len(compiled) == 1
     assert os.environ["PATH"] == path
     assert shutil.which("ninja", path=compiled[0]["path"])

@@ -18,7 +18,7 @@ from warpwatch.contract.words import Status
 from warpwatch.db import registry
 from warpwatch.server.figures.break_even import calls_to_pay
 from warpwatch.server.figures.formats import shape
-from warpwatch.worker.harness.summary import summarize
+from warpwatch.worker.harness.timers.summary import summarize
 
 
 def two_speeds(slow: float) -> list[float]:

@@ -22,7 +22,7 @@ from warpwatch.db.reads.query import Session
 from warpwatch.worker import gate
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import LastCanary, expect_healthy, slower_than
-from warpwatch.worker.harness.canary import troubles
+from warpwatch.worker.harness.timers.ceilings import troubles
 from warpwatch.worker.reporter import Stopped, UnhealthyError
 
 T = TypeVar("T")

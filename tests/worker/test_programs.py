@@ -18,7 +18,7 @@ from warpwatch.project import FILE_NAME, ProjectError, parse_project
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources
 from warpwatch.worker.execution import execute
-from warpwatch.worker.harness.programs import visible_device
+from warpwatch.worker.harness.child.programs import visible_device
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import CannotRunError, Stopped
 from warpwatch.worker.tools import Tools

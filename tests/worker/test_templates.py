@@ -295,7 +295,7 @@ def test_a_template_may_start_before_its_children(tmp_path: Path, monkeypatch: p
 
 
 def test_a_fork_may_be_forked(starter: Starter) -> None:
-    look = "import sys; print('torch' in sys.modules, 'warpwatch.worker.harness.serve' in sys.modules)"
+    look = "import sys; print('torch' in sys.modules, 'warpwatch.worker.harness.child.serve' in sys.modules)"
     assert run(starter.start(), look) == "True True"
     assert run(starter.start(forked=False), look) == "False False"
 
@@ -410,7 +410,7 @@ def test_no_fork_where_it_would_not_be_safe(
     # One that imports compilers tries it without them first.
     monkeypatch.setattr(templates, "_compilers", templates._Compilers(used=obstacle == "a thread"))
     child = starter.start()
-    assert run(child, "import sys; print('warpwatch.worker.harness.serve' in sys.modules)") == "False"
+    assert run(child, "import sys; print('warpwatch.worker.harness.child.serve' in sys.modules)") == "False"
 
 
 def test_importing_the_harness_asks_for_no_device() -> None:

@@ -20,10 +20,9 @@ from warpwatch import native
 from warpwatch.cli.checkout import local_checkout
 from warpwatch.cli.kron_order import KronCommand
 from warpwatch.settings import load_settings
-from warpwatch.worker.harness.compare import explain
+from warpwatch.worker.harness.child.loader import Loader
 from warpwatch.worker.harness.failures import WrongResultError
-from warpwatch.worker.harness.loader import Loader
-from warpwatch.worker.harness.oracle import Oracle
+from warpwatch.worker.harness.oracle import Oracle, explain
 from warpwatch.worker.harness.problem import CaseProblem
 
 if TYPE_CHECKING:

@@ -192,7 +192,7 @@ class ProfileReply:
 
     size: its uncompressed length. runtime_calls: CUDA runtime call name to count per step.
 
-    summary: what else the trace says, as worker/harness/profile_summary.py lays it out. report: Nsight Compute's file
+    summary: what else the trace says, as worker/harness/profile/summary.py lays it out. report: Nsight Compute's file
     in base64. counters: "energy" and "power", as in BenchReply.
     """
 

@@ -4,34 +4,39 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from statistics import median
 from time import perf_counter_ns
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from warpwatch.contract.activities import Activity
-from warpwatch.contract.measurement import METRICS, PROTOCOLS, Measurement
+from warpwatch.contract.measurement import METRICS, PROTOCOLS, SETUP, Measurement
 from warpwatch.contract.messages import BenchReply, GraphPlan, SampleReply
 from warpwatch.contract.words import Fault, LaneUse, Status
+from warpwatch.operator import Cost, Operator, Variant, case
 
-from .agreement import BUSY, CYCLES, CallTimes
-from .anticheat import expect_honest
-from .capture import CaptureError, NoMetricError
-from .extras import CallCounts, count_call, count_cycles, empty_ns, measure_setup, open_timer
+from .checks.anticheat import expect_honest
+from .checks.preparation import expect_no_answer
 from .failures import WrongResultError
-from .health import DeviceHealth
-from .integrity import TamperGuard, expect_unaltered, watch
-from .preparation import expect_no_answer
+from .guards.agreement import BUSY, CYCLES, CallTimes
+from .guards.integrity import TamperGuard, expect_unaltered, watch
 from .problem import CaseProblem, Progress
-from .rotation import no_collection
-from .spent import STOPWATCH
-from .summary import FEWEST, add_time, is_narrow, summarize
-from .timer_cuda import PAIRED, CudaColdTimer, GraphTimer
-from .timer_kernel import KernelTimer
-from .tuning import call_first
+from .timers import cpu as timer_cpu
+from .timers import cuda as timer_cuda
+from .timers import kernel as timer_kernel
+from .timers.counts import CallCounts, count_call, count_cycles
+from .timers.cuda import PAIRED, CudaColdTimer, GraphTimer, sleep
+from .timers.graphs import CaptureError, NoMetricError
+from .timers.health import DeviceHealth
+from .timers.kernel import KernelTimer
+from .timers.rotation import no_collection
+from .timers.summary import FEWEST, add_time, is_narrow, summarize
+from .timers.warm_up import call_first
+from .turns import STOPWATCH
 
 SHARES = {
     "cuda": {"graph": 0.15, "kernel": 0.02, "cold": 0.02, "hot": 0.02, "call": 0.02},
@@ -348,3 +353,89 @@ def _is_enough(samples: list[float], spent_ns: int, budget: Budget) -> bool:
     if spent_ns >= budget.sampling_ns:
         return len(samples) >= FEWEST
     return spent_ns >= _SHORTEST * budget.sampling_ns and is_narrow(samples)
+
+
+_EMPTY_BUDGET_NS = 5_000_000
+_SETUP_SAMPLES = 10
+_FEWEST_SETUPS = 3
+_SETUP_SEEDS = 104_729
+
+
+@STOPWATCH.measure(Activity.SAMPLES)
+def empty_ns(device: torch.device) -> dict[str, float]:
+    """Nanoseconds of a call without work (on a GPU: of an empty kernel) by each metric of the device.
+
+    They are stored beside the results and not subtracted, because real work hides a part that depends on the work. The
+    first metric is measured every time, because every kernel launch in a process on an H100 may become 0.3 µs slower
+    at random; the others are measured once per process.
+    """
+    problem, timer, once = _empty_call(device)
+    with problem.modes():
+        return once | {METRICS[device.type][0]: median(timer.take())}
+
+
+@cache
+def _empty_call(device: torch.device) -> tuple[CaseProblem, Any, dict[str, float]]:
+    """(a call without work, a warm timer of its first metric, its nanoseconds by each metric)."""
+    problem = CaseProblem(_EMPTY, _EMPTY.variants[device.type], _EMPTY.all_cases()[0], device)
+    with problem.modes():
+        timers = {metric: open_timer(problem, 0, metric, _EMPTY_BUDGET_NS, 1) for metric in METRICS[device.type]}
+        for timer in timers.values():
+            timer.take()
+        nanoseconds = {metric: median(timer.take()) for metric, timer in timers.items()}
+        return problem, timers[METRICS[device.type][0]], nanoseconds
+
+
+@STOPWATCH.measure(Activity.SAMPLES)
+def measure_setup(problem: CaseProblem, seed: int, budget_ns: int) -> Measurement | None:
+    """The time of the variant's `prepare` on new inputs each time, device work included; None without `prepare`."""
+    if problem.variant.prepare is None:
+        return None
+    samples: list[float] = []
+    end = perf_counter_ns() + budget_ns
+    while len(samples) < _FEWEST_SETUPS or (len(samples) < _SETUP_SAMPLES and perf_counter_ns() < end):
+        data = problem.data(seed + _SETUP_SEEDS * (len(samples) + 1))
+        problem.synchronize()
+        begin = perf_counter_ns()
+        prepared = problem.prepared(data)
+        problem.synchronize()
+        samples.append(float(perf_counter_ns() - begin))
+        del prepared
+    return summarize(SETUP, samples, protocol=PROTOCOLS[problem.device.type])
+
+
+@STOPWATCH.measure(Activity.WARM_UP)
+def open_timer(
+    problem: CaseProblem,
+    seed: int,
+    metric: str,
+    budget_ns: int,
+    placements: int,
+    plan: GraphPlan | None = None,
+    pace: timer_cuda.Pace = timer_cuda.USUAL,
+) -> timer_cpu.CpuHotTimer | timer_cuda.GraphTimer | timer_cuda.CudaColdTimer | timer_kernel.KernelTimer:
+    """A warmed-up timer for one metric of the device; CaptureError when a CUDA graph cannot capture the variant."""
+    if metric == "kernel":
+        return timer_kernel.KernelTimer(problem, seed)
+    if problem.device.type == "cuda":
+        return timer_cuda.open_timer(problem, seed, metric, placements, plan, pace)
+    return timer_cpu.open_timer(problem, seed, metric, budget_ns)
+
+
+def _launch_empty_kernel(x: Tensor) -> Tensor:
+    sleep(0)
+    return x
+
+
+_EMPTY = Operator(
+    "empty",
+    "Does nothing.",
+    inputs=lambda case, make: {"x": make.normal(case["n"])},
+    reference=lambda x: x,
+    cost=lambda case: Cost(0, 0),
+    cases={"quick": (case(n=1),)},
+    variants={
+        "cpu": Variant("cpu", lambda x: x, "nothing"),
+        "cuda": Variant("cuda", _launch_empty_kernel, "an empty kernel"),
+    },
+)

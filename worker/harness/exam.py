@@ -27,7 +27,7 @@ from torch import Tensor
 
 from warpwatch.operator import DeviceKind, Operator
 
-from .inputs import SeededMaker
+from .problem import SeededMaker
 
 _LONGEST_MESSAGE = 300
 

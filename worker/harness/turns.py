@@ -1,4 +1,7 @@
-"""Takes turns with the other children of a job on their device: one has it, while others compile and capture."""
+"""The time of a child: its stopwatch, and the turns it takes on the device with the other children of a job.
+
+One child has the device, while others compile and capture.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from time import perf_counter_ns
 
 import torch
 
+from warpwatch.contract.activities import Stopwatch
 from warpwatch.contract.words import LaneUse
 
-from .spent import STOPWATCH
+STOPWATCH = Stopwatch()
+
 
 _PAUSE_NS = 10_000_000
 """A child that captures makes room for one that times its host about as often."""

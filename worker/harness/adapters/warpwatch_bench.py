@@ -8,9 +8,8 @@ from warpwatch.operator import Cost, Operator, Variant, case
 
 from ..bench import bench
 from ..failures import WrongResultError
-from ..inputs import SeededMaker
-from ..integrity import TamperGuard
-from ..problem import CaseProblem
+from ..guards.integrity import TamperGuard
+from ..problem import CaseProblem, SeededMaker
 from . import Function, Inputs
 from .host_cuda import device_of
 

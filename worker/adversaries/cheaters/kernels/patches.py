@@ -14,8 +14,8 @@ operator = make_operator("patches", "Replaces functions that measure or check it
 
 caught_by = {
     "timer": "replaced_function time.perf_counter_ns",
-    "harness_timer": "replaced_function harness.timer_cpu.perf_counter_ns",
-    "harness_code": "replaced_function harness.timer_cpu._time",
+    "harness_timer": "replaced_function harness.timers.cpu.perf_counter_ns",
+    "harness_code": "replaced_function harness.timers.cpu._time",
     "event": "replaced_function torch.cuda.Event.elapsed_time",
     "synchronize": "replaced_function torch.cuda.synchronize",
     "comparison": "replaced_function torch.Tensor.double",
@@ -52,7 +52,7 @@ def timer(a, b):
 @operator.variant("harness_timer", idea="replaces the clock inside the harness's modules")
 def harness_timer(a, b):
     for name, module in list(sys.modules.items()):
-        if name.endswith(("harness.timer_cpu", "harness.timer_cuda")):
+        if name.endswith(("harness.timers.cpu", "harness.timers.cuda")):
             module.perf_counter_ns = _slow_clock
     return a @ b
 
@@ -60,7 +60,7 @@ def harness_timer(a, b):
 @operator.variant("harness_code", idea="replaces the code of a harness function")
 def harness_code(a, b):
     for name, module in list(sys.modules.items()):
-        if name.endswith("harness.timer_cpu"):
+        if name.endswith("harness.timers.cpu"):
             module._time.__code__ = (lambda calls: (1000, [call() for call in calls][-1])).__code__
     return a @ b
 

@@ -1,0 +1,1 @@
+"""Checks of a variant: right results, honest calls and probes."""

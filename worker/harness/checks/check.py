@@ -1,0 +1,118 @@
+"""Checks one variant on one case against the float64 oracle.
+
+The variant runs three times in the same buffers: twice on different inputs, which catches results cached from an
+earlier call, and once more on the first inputs, which shows whether it is bitwise repeatable. No run may change its
+inputs. A variant that passes is then probed: see probes.py.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from warpwatch.contract.activities import Activity
+from warpwatch.contract.measurement import TensorError
+from warpwatch.contract.messages import CheckReply
+from warpwatch.contract.words import Fault, Status
+
+from ..failures import WrongResultError
+from ..oracle import Oracle, explain_first
+from ..problem import CaseData, CaseProblem, Progress, bits
+from ..turns import STOPWATCH
+from .probes import ProbeHistory, ProbeContext, run_probes
+
+_SECOND_SEED = 1_000_003
+"""Added to the seed for the second set of inputs."""
+
+
+def check(problem: CaseProblem, seed: int, opchecked: ProbeHistory, progress: Progress) -> CheckReply:
+    """Checks a variant; a wrong result is a reply with status `wrong`, or a WrongResultError that names the fault.
+
+    opchecked: the torch operators that this process has put through opcheck so far.
+    """
+    with problem.modes():
+        live = problem.data(seed)
+        first, first_errors, oracle = _run_and_judge(problem, live, seed, Activity.WARM_UP)
+        first_copy = {name: tensor.clone() for name, tensor in first.items()}
+        if any(not error.right for error in first_errors):
+            return _wrong(first_errors, first, seed)
+        progress(1, 3, "first inputs right")
+        # Two oracles at once may not fit into memory beside a large case.
+        del oracle
+        live = _replace_inputs(live, problem.data(seed + _SECOND_SEED))
+        second, second_errors, oracle = _run_and_judge(problem, live, seed + _SECOND_SEED, Activity.VERIFY)
+        if any(not error.right for error in second_errors):
+            return _wrong(second_errors, second, seed, "; the first call was right, so the variant may cache results")
+        _expect_first_results_intact(first, first_copy, live)
+        progress(2, 3, "second inputs right")
+        del second
+        live = _replace_inputs(live, problem.data(seed))
+        third = problem.run(live)
+        moved = [name for name in first_copy if not torch.equal(bits(first_copy[name]), bits(third[name]))]
+        note = f"Nondeterministic: {', '.join(moved)} differ between two calls on the same inputs" if moved else ""
+        curves = None if problem.backward else problem.operator.curves(problem.case, *first.values())
+        del first, third, first_copy, live
+        context = ProbeContext(problem, seed, problem.data(seed + _SECOND_SEED), oracle, opchecked)
+        probes = run_probes(context, progress)
+    failing = [probe.name for probe in probes if probe.status == "wrong"]
+    wrong = [f"{probe.name}: {probe.message}" for probe in probes if probe.status == "wrong"]
+    if wrong:
+        return CheckReply(Status.WRONG, "\n".join(wrong), seed, first_errors, probes, Fault.PROBE, failing)
+    return CheckReply(Status.OK, note, seed, first_errors, probes, moving=moved, curves=curves)
+
+
+def _run_and_judge(
+    problem: CaseProblem, live: CaseData, seed: int, activity: Activity
+) -> tuple[dict[str, Tensor], list[TensorError], Oracle]:
+    """(results of one call, their errors, the oracle); WrongResultError when the call changes its inputs.
+
+    live: holds the inputs of `seed`. activity: what the time of the call counts as.
+    """
+    pristine = live.clone()
+    _poison_free_memory(problem)
+    with STOPWATCH.measure(activity):
+        results = problem.run(live)
+    changed = live.changed_since(pristine)
+    if changed is not None:
+        raise WrongResultError(f"The variant modifies its input {changed}", Fault.MODIFIED_INPUT, changed)
+    oracle = Oracle(problem, pristine, partial(problem.data, seed))
+    return results, oracle.judge(results), oracle
+
+
+def _replace_inputs(live: CaseData, other: CaseData) -> CaseData:
+    """The inputs `other` in the buffers of `live` where they fit, so that a cache keyed by address answers wrong."""
+    if not live.fits(other):
+        return other
+    live.overwrite(other)
+    return live
+
+
+def _poison_free_memory(problem: CaseProblem) -> None:
+    """Leaves NaN in the memory that the allocator hands out next, so that an element never written is not zero."""
+    poisoned = []
+    for shape, dtype in problem.expected:
+        fill = float("nan") if dtype.is_floating_point else 77
+        poisoned.append(torch.full(shape, fill, dtype=dtype, device=problem.device))
+    del poisoned
+
+
+def _expect_first_results_intact(first: dict[str, Tensor], first_copy: dict[str, Tensor], live: CaseData) -> None:
+    """Raises WrongResultError when the second call overwrote a result of the first.
+
+    Views of inputs are left out, because the inputs have just been replaced.
+    """
+    inputs = {tensor.untyped_storage().data_ptr() for _, tensor in live.tensors()}
+    for name, tensor in first.items():
+        is_view = tensor.untyped_storage().data_ptr() in inputs
+        if not is_view and not torch.equal(bits(tensor), bits(first_copy[name])):
+            raise WrongResultError(
+                f"The next call overwrites {name} of the call before", Fault.OVERWRITTEN_RESULT, name
+            )
+
+
+def _wrong(errors: list[TensorError], results: dict[str, Tensor], seed: int, note: str = "") -> CheckReply:
+    message = f"{explain_first(errors, results)}{note}"
+    wrong = [error.name for error in errors if not error.right]
+    return CheckReply(Status.WRONG, message, seed, errors, fault=Fault.WRONG_VALUES, subjects=wrong)

@@ -1,0 +1,196 @@
+"""Checks that `prepare` leaves the work to the call, and finds what it must be counted for.
+
+`prepare` runs once per set of numbers outside the call's time, for a converted format or a plan. It may not compute the
+answer. Where a call uses nothing but what was prepared, every new input needs `prepare` again, so nothing is amortised
+and its time is part of the call's.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpwatch.contract.words import Fault
+
+from ..failures import WrongResultError
+from ..problem import CaseData, CaseProblem, bits
+
+_FEWEST_ELEMENTS = 16
+"""Two numbers always correlate; this many do not by chance."""
+_CORRELATED = 0.99
+_MOST_OBJECTS = 20_000
+_TIMINGS = 5
+_COPY_SHARE, _COPY_SLACK_NS = 2.0, 5_000
+"""A call that takes at most this many times a copy of its results only copies them."""
+_WORTH_COPYING = 4.0
+"""How many times a call's time the reference must take before a call that copies is suspicious."""
+_HOPELESS = 10.0
+"""A call that takes this many times as long as the copy is not timed again."""
+_SEED_BITS = 40
+
+
+def expect_no_answer(problem: CaseProblem) -> bool:
+    """Whether `prepare` is amortised: a call also depends on the inputs themselves, or `prepare` only moved these.
+
+    Raises WrongResultError when `prepare` has computed the answer. Backward cases prepare before the incoming gradients
+    exist.
+    """
+    if problem.variant.prepare is None or problem.backward:
+        return True
+    live, others = (problem.data(secrets.randbits(_SEED_BITS)) for _ in range(2))
+    call = problem.call(live)
+    assert isinstance(call, partial)
+    prepared = {name: value for name, value in call.keywords.items() if name not in live.inputs}
+    # A call may leave its results in memory that was prepared, such as that of a CUDA graph.
+    candidates = [tensor.detach().clone() for tensor in _candidates(problem, prepared, live)]
+    answers = _run(problem, call)
+    _expect_no_copy_of_the_answer(candidates, answers, live)
+    moved = all(_is_moved(tensor, live) for tensor in _tensors([prepared]))
+    if not live.fits(others):
+        return True
+    inputs = live.clone()
+    _keep_whole_numbers(others, live)
+    live.overwrite(others)
+    stale = _run(problem, call)
+    if not _are_equal(stale, answers) or _are_equal(problem.run(others), answers):
+        return True
+    _expect_more_than_a_copy(problem, call, answers, inputs)
+    return moved and bool(prepared)
+
+
+def _keep_whole_numbers(others: CaseData, live: CaseData) -> None:
+    """Gives `others` the whole numbers of `live`, unless there is nothing else: offsets that were prepared for other
+    indices would lead a kernel that relies on them outside its memory."""
+    pairs = [(mine, theirs) for (_, mine), (_, theirs) in zip(others.tensors(), live.tensors(), strict=True)]
+    whole = [(mine, theirs) for mine, theirs in pairs if not (mine.is_floating_point() or mine.is_complex())]
+    if len(whole) < len(pairs):
+        for mine, theirs in whole:
+            mine.copy_(theirs)
+
+
+def _run(problem: CaseProblem, call: Callable[[], Any]) -> dict[str, Tensor]:
+    """Copies of the results of one call."""
+    results = {name: tensor.detach().clone() for name, tensor in problem.results(call()).items()}
+    problem.synchronize()
+    return results
+
+
+def _are_equal(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
+    return some.keys() == others.keys() and all(
+        tensor.shape == others[name].shape and torch.equal(bits(tensor), bits(others[name]))
+        for name, tensor in some.items()
+    )
+
+
+def _is_moved(tensor: Tensor, live: CaseData) -> bool:
+    """Whether the tensor holds the numbers of an input, perhaps in other memory."""
+    return any(
+        tensor.shape == given.shape and tensor.dtype == given.dtype and torch.equal(tensor.to(given.device), given)
+        for _, given in live.tensors()
+    )
+
+
+def _expect_no_copy_of_the_answer(candidates: list[Tensor], answers: dict[str, Tensor], live: CaseData) -> None:
+    """Raises WrongResultError when a prepared tensor correlates with a result, and no input does as well."""
+    for name, answer in answers.items():
+        if not any(_correlates(tensor, answer) for tensor in candidates):
+            continue
+        # Where the answer is nearly an input, a copy of that input is a format and no answer.
+        if not any(_correlates(tensor, answer) for _, tensor in live.tensors()):
+            message = f"`prepare` computes the answer: a tensor that it made correlates with {name}"
+            raise WrongResultError(message, Fault.PREPARED_ANSWER, name)
+
+
+def _expect_more_than_a_copy(
+    problem: CaseProblem, call: Callable[[], Any], answers: dict[str, Tensor], inputs: CaseData
+) -> None:
+    """Raises WrongResultError when a call that uses only prepared arguments takes no longer than copying its result."""
+    copy_ns = min(
+        _elapsed_ns(problem, lambda: [tensor.clone() for tensor in answers.values()]) for _ in range(_TIMINGS)
+    )
+    bound_ns = _COPY_SHARE * copy_ns + _COPY_SLACK_NS
+    call_ns = _elapsed_ns(problem, call)
+    for _ in range(_TIMINGS if call_ns < _HOPELESS * bound_ns else 0):
+        call_ns = min(call_ns, _elapsed_ns(problem, call))
+    if call_ns > bound_ns or problem.own_precision(inputs) is None:
+        return
+    own_call = problem.own_call(inputs)
+    reference_ns = min(_elapsed_ns(problem, own_call) for _ in range(_TIMINGS))
+    if reference_ns >= _WORTH_COPYING * call_ns:
+        raise WrongResultError(
+            f"`prepare` computes the answer: a call uses nothing else, and takes {call_ns / 1e3:.1f} µs where a copy of"
+            f" the result takes {copy_ns / 1e3:.1f} µs",
+            Fault.PREPARED_ANSWER,
+        )
+
+
+def _elapsed_ns(problem: CaseProblem, run: Callable[[], Any]) -> float:
+    problem.synchronize()
+    begin = time.perf_counter_ns()
+    run()
+    problem.synchronize()
+    return float(time.perf_counter_ns() - begin)
+
+
+def _correlates(tensor: Tensor, answer: Tensor) -> bool:
+    """Whether the numbers are those of the answer times a factor plus a constant, in its order or transposed."""
+    if tensor.numel() != answer.numel() or answer.numel() < _FEWEST_ELEMENTS:
+        return False
+    orders = [tensor.flatten()]
+    if tensor.dim() > 1:
+        orders.append(tensor.mT.flatten())
+        orders.append(tensor.permute(*reversed(range(tensor.dim()))).flatten())
+    return any(abs(_correlation(order.double(), answer.flatten().double())) > _CORRELATED for order in orders)
+
+
+def _correlation(some: Tensor, others: Tensor) -> float:
+    """Pearson's correlation; 0 where either is constant or not finite."""
+    some, others = some.to(others.device) - some.mean().to(others.device), others - others.mean()
+    scale = float(torch.linalg.vector_norm(some) * torch.linalg.vector_norm(others))
+    return float(some @ others) / scale if 0 < scale < math.inf else 0.0
+
+
+def _candidates(problem: CaseProblem, prepared: dict[str, Any], live: CaseData) -> Iterator[Tensor]:
+    """Tensors as large as an output that `prepare` can hand to the call: by argument, closure or global container."""
+    sizes = {math.prod(shape) for shape, _ in problem.expected}
+    given = {tensor.untyped_storage().data_ptr() for _, tensor in live.tensors()}
+    roots = [prepared, *_reach(problem.variant.prepare), *_reach(problem.variant.function)]
+    for tensor in _tensors(roots):
+        if tensor.numel() in sizes and tensor.untyped_storage().data_ptr() not in given:
+            yield tensor
+
+
+def _reach(function: Any) -> list[Any]:
+    """What a function can keep values in: its closure, its defaults, and containers among the globals that it names."""
+    if not isinstance(function, FunctionType):
+        return [function]
+    names = function.__code__.co_names
+    containers = [function.__globals__[name] for name in names if name in function.__globals__]
+    kept = [value for value in containers if isinstance(value, (dict, list, set, Tensor)) or hasattr(value, "__dict__")]
+    return [function.__closure__, function.__defaults__, function.__kwdefaults__, *kept]
+
+
+def _tensors(roots: Iterable[Any]) -> Iterator[Tensor]:
+    """Every dense tensor that is reachable from `roots`, without the contents of modules, types and functions."""
+    queue, seen = list(roots), set[int]()
+    while queue and len(seen) < _MOST_OBJECTS:
+        value = queue.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            if value.layout is torch.strided and not value.is_meta and type(value) in (Tensor, torch.nn.Parameter):
+                yield value
+        elif isinstance(value, FunctionType):
+            queue += [value.__closure__, value.__defaults__]
+        elif not isinstance(value, (type, ModuleType, BuiltinFunctionType)):
+            queue += [value.__self__] if isinstance(value, MethodType) else gc.get_referents(value)

@@ -1,0 +1,355 @@
+"""Probes of a variant that passed the plain runs of a check: each probe is one function, or method, of this module.
+
+A probe returns a note (usually empty) when the variant passes, and raises WrongResultError when it fails. An exception
+of kernel code that mentions contiguity, alignment or strides counts as a refusal and not as a wrong result.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
+
+from warpwatch.contract.measurement import Probe
+from warpwatch.contract.words import Fault, Status
+
+from ..failures import WrongResultError, device_works, status_of
+from ..guards.bands import GuardedInputs, Layout, aligned, guard_allocations, offset, strided
+from ..oracle import Oracle, compare, disturbed_oracle, explain, index_of, moved_inputs
+from ..problem import CaseData, CaseProblem, Progress
+from ..timers.graphs import CaptureError, capture
+from ..timers.rotation import addresses_of, wipe
+
+_REFUSALS = ("contigu", "align", "stride")
+_RECOMPILES = "torch.compile stance"
+_NAN, _INFINITE = (math.nan, math.nan), (math.inf, -math.inf)
+_FINITE = (8.0, 9.0), (-8.0, -9.0)
+"""Numbers that stand where special values stood, to see which elements they reach."""
+_NOISE_SEEDS = (1, 2, 3, 4)
+_ALWAYS = ("test_schema", "test_autograd_registration")
+_WITH_FAKE = ("test_faketensor", "test_aot_dispatch_dynamic")
+_NO_FAKE = "There was no fake impl registered"
+"""torch's error for operators made with torch.library.custom_op, which always register a fake kernel that raises it."""
+_OPCHECK_TOLERANCE = 1e-2
+"""The compiled and the plain call run the same kernel, and the rest of the check judges the numbers."""
+
+
+class ProbeHistory:
+    """The torch operators that this process has put through opcheck, by variant and direction: once is enough."""
+
+    def __init__(self) -> None:
+        self._keys: set[tuple[str, ...]] = set()
+
+    def is_new(self, *key: str) -> bool:
+        """Whether this is the first time that somebody asks for `key`."""
+        before = len(self._keys)
+        self._keys.add(key)
+        return len(self._keys) > before
+
+
+class NotProbedError(Exception):
+    """A probe does not apply to this variant or case; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeContext:
+    """All that the probes of one check share. seed: the seed of the check. data: the inputs of every probe, and oracle:
+    their oracle."""
+
+    problem: CaseProblem
+    seed: int
+    data: CaseData
+    oracle: Oracle
+    opchecked: ProbeHistory
+
+
+def run_probes(context: ProbeContext, progress: Progress) -> list[Probe]:
+    """Runs every probe that applies to this device, also after one has failed."""
+    banded = BandedRun(context)
+    probes: dict[str, Callable[[], str]] = {
+        "guard bands": banded.guard_bands,
+        "opcheck": banded.opcheck,
+        "strided inputs": partial(_with_layout, context, strided),
+        "offset inputs": partial(_with_layout, context, offset),
+        "special values": partial(special_values, context),
+    }
+    if context.problem.device.type == "cuda":
+        probes["graph capture"] = partial(graph_capture, context)
+    results = []
+    for index, (name, probe) in enumerate(probes.items()):
+        progress(index, len(probes), f"probing {name}")
+        results.append(_run(name, probe, context.problem.device))
+    return results
+
+
+def _run(name: str, probe: Callable[[], str], device: torch.device) -> Probe:
+    """Runs one probe and turns its exceptions into a status; raises only when the CUDA context is lost."""
+    try:
+        return Probe(name, "ok", probe())
+    except NotProbedError as reason:
+        return Probe(name, "skipped", str(reason))
+    except WrongResultError as wrong:
+        return Probe(name, "wrong", str(wrong))
+    except Exception as error:
+        if not device_works(device):
+            error.add_note(f"The probe {name!r} raised this.")
+            raise
+        if status_of(error) is Status.OUT_OF_MEMORY:
+            return Probe(name, "skipped", "Not enough memory")
+        if _RECOMPILES in str(error):
+            return Probe(name, "skipped", "torch.compile would recompile")
+        is_refusal = isinstance(error, (RuntimeError, ValueError, TypeError, AssertionError)) and any(
+            word in str(error).lower() for word in _REFUSALS
+        )
+        status = "refuses" if is_refusal or name == "special values" else "wrong"
+        return Probe(name, status, f"The variant raises {type(error).__name__}: {_first_line(error)}")
+
+
+class BandedRun:
+    """A run between bands of known bytes, and opcheck of the torch operators that it called."""
+
+    def __init__(self, context: ProbeContext) -> None:
+        self._context = context
+        self._operators: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        """The torch operators that were called, with the arguments of the first call."""
+        self._call: Callable[[], Any] | None = None
+        """It made these arguments, which may stand for something prepared, such as the number of a plan."""
+
+    def guard_bands(self) -> str:
+        """Puts bands of known bytes around the inputs, and bands and poison around memory that torch allocates."""
+        problem = self._context.problem
+        guarded = GuardedInputs(self._context.data, aligned)
+        allocations = guard_allocations()
+        try:
+            with no_recompilation(), allocations:
+                self._call, results = problem.prepare_and_run(guarded.data)
+        except WrongResultError:
+            raise
+        except RuntimeError as error:
+            if status_of(error) is Status.OUT_OF_MEMORY or not device_works(problem.device):
+                raise
+            raise NotProbedError(f"The variant does not run between guard bands: {_first_line(error)}") from error
+        self._operators = allocations.calls
+        guarded.expect_intact()
+        allocations.expect_intact()
+        self._context.oracle.expect(results)
+        if any(allocations.owns(result) for result in results.values()):
+            return ""
+        return "Only the inputs are guarded: the results come from torch's own operators or from compiled code"
+
+    def opcheck(self) -> str:
+        """Tests the torch operators of a native variant with torch.library.opcheck: schema, autograd, fake kernel and
+        compile.
+
+        Each operator is checked once per variant and direction, with the arguments that the variant gave it.
+        WrongResultError names operator and test.
+        """
+        problem = self._context.problem
+        if not problem.variant.native or not self._operators:
+            raise NotProbedError("It calls no torch operator of its own")
+        checked, notes = 0, []
+        for operator, (args, kwargs) in self._operators.items():
+            key = (problem.operator.name, problem.variant.name, f"{operator.name()} {problem.case.direction}")
+            if self._context.opchecked.is_new(*key):
+                notes += _opcheck_one(operator, args, kwargs)
+                checked += 1
+        # The guarded inputs hold memory that a large case needs.
+        self._call = None
+        if not checked:
+            raise NotProbedError("Done on an earlier case")
+        return "; ".join(notes)
+
+
+def _with_layout(context: ProbeContext, layout: Layout) -> str:
+    """Runs the variant on the same inputs in another memory layout."""
+    guarded = GuardedInputs(context.data, layout)
+    if not guarded.placed:
+        raise NotProbedError("No input can have this layout")
+    with no_recompilation():
+        results = context.problem.run(guarded.data)
+    guarded.expect_intact()
+    context.oracle.expect(results)
+    return ""
+
+
+def no_recompilation() -> AbstractContextManager[Any]:
+    """Makes torch.compile raise instead of recompiling for a new layout, which takes seconds."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("fail_on_recompile")
+    return stance
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def graph_capture(context: ProbeContext) -> str:
+    """Captures the variant in a CUDA graph and replays it on other inputs; the replay must be right for these.
+
+    A variant that cannot be captured is skipped.
+    """
+    problem = context.problem
+    data = problem.data(context.seed)
+    if not data.fits(context.data):
+        raise NotProbedError("Its inputs cannot be replaced in place")
+    # A backward case captures its forward call too, because the tensors saved for the gradients belong to these inputs.
+    call = (lambda: problem.call(data)()) if problem.backward else problem.call(data)
+    try:
+        captured = capture([(0, call)])
+    except CaptureError as reason:
+        raise NotProbedError(f"A CUDA graph cannot capture it: {reason}") from None
+    data.overwrite(context.data)
+    # The timers too prepare arguments again in place after a forward call's inputs have changed.
+    if problem.refreshed(call, data) is not call:
+        raise NotProbedError("It prepares arguments for other inputs in other memory")
+    returned = captured.results[0]
+    wipe(returned, addresses_of([data]))
+    captured.graph.replay()
+    problem.synchronize()
+    # A gradient of zeros has memory only from here on, so the wipe must not see it.
+    context.oracle.expect(problem.results(returned))
+    return ""
+
+
+def _opcheck_one(operator: Any, args: Any, kwargs: Any) -> list[str]:
+    """Notes on what could not be tested of one torch operator."""
+    name = operator.name()
+    keys = ("Meta", "CompositeImplicitAutograd")
+    has_fake = any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys) or (
+        torch._library.simple_registry.singleton.find(operator._schema.name).fake_impl.kernel is not None
+    )
+    tests = (*_ALWAYS, *_WITH_FAKE) if has_fake else _ALWAYS
+    tolerances = {"atol": _OPCHECK_TOLERANCE, "rtol": _OPCHECK_TOLERANCE}
+    with warnings.catch_warnings():
+        # The operator that computes gradients has no gradient itself, so this warning does not matter.
+        warnings.filterwarnings("ignore", "[^ ]*: an autograd kernel was not registered")
+        results = torch.library.opcheck(operator, args, kwargs, test_utils=tests, raise_exception=False, **tolerances)
+    failed = {test: outcome for test, outcome in results.items() if outcome != "SUCCESS"}
+    for test, outcome in failed.items():
+        reason = " ".join(str(outcome).split())
+        if _NO_FAKE not in reason and not isinstance(outcome, UnsupportedOperatorException):
+            raise WrongResultError(f"{name} fails {test}: {reason[:400]}", Fault.OPCHECK, name)
+    if failed or not has_fake:
+        return [f"{name} (or the operator of its gradient) has no fake kernel, so torch.compile cannot trace it"]
+    return []
+
+
+def special_values(context: ProbeContext) -> str:
+    """Plants NaN, infinities, denormals and negative zeros among the inputs, and judges where they come out.
+
+    The other numbers are those of an earlier run, so the oracle shows which elements a planted value reaches. Elements
+    that it does not reach must be as right as before. Elements that the oracle makes NaN because of a NaN, or infinite
+    because of an infinity, must not be finite. Nothing else is judged: combinations of infinities, products with zero,
+    and gradients where there are none, depend on how the formula is written.
+    """
+    problem = context.problem
+    reason = problem.operator.no_special_values or problem.variant.no_special_values
+    if reason:
+        raise NotProbedError(reason)
+    for values in (_NAN, _INFINITE):
+        planted = context.data.map(lambda tensor: tensor.detach().clone())
+        with torch.no_grad():
+            if not _plant(planted, values, context.seed):
+                raise NotProbedError("No input holds floating-point numbers")
+        oracle = problem.oracle(planted)
+        for name, result in problem.run(planted).items():
+            if result.dtype.is_floating_point and result.shape == oracle[name].shape:
+                judged = result.detach()
+                if problem.backward:
+                    # No gradient is defined at an input that is not finite.
+                    place = dict(planted.tensors())[name.removeprefix("grad ")].detach()
+                    judged = torch.where(place.isfinite(), judged, oracle[name].to(judged.dtype))
+                _judge_special(context, name, judged, oracle[name], planted, values is _NAN)
+    return ""
+
+
+def _plant(data: CaseData, values: tuple[float, ...], seed: int) -> bool:
+    """Writes special values into the data, in place; False when no tensor can hold them.
+
+    `values` go only into the largest input and the incoming gradients, because one NaN in a small operand, such as a
+    weight, would leave no finite number to judge. Denormals and negative zeros go everywhere.
+    """
+    floats = [(name, t) for name, t in data.tensors() if t.dtype.is_floating_point and t.numel() and t.is_contiguous()]
+    if not floats:
+        return False
+    largest = max(floats, key=lambda pair: pair[1].numel())[0]
+    rng = random.Random(seed)
+    for name, tensor in floats:
+        harsh = values if name == largest or name.startswith("incoming") else ()
+        chosen = [*harsh, torch.finfo(tensor.dtype).smallest_normal / 4, -0.0][: max(1, tensor.numel() // 2)]
+        places = torch.tensor(rng.sample(range(tensor.numel()), len(chosen)), device=tensor.device)
+        tensor.view(-1)[places] = torch.tensor(chosen, dtype=tensor.dtype, device=tensor.device)
+    return True
+
+
+def _judge_special(context: ProbeContext, name: str, result: Tensor, oracle: Tensor, data: CaseData, nan: bool) -> None:
+    """Raises WrongResultError when `result` swallows the planted values or spreads them too far.
+
+    data: the inputs with the planted values.
+    """
+    planted = "NaN" if nan else "infinities"
+    not_finite = oracle.isnan() if nan else oracle.isinf()
+    swallowed = not_finite & result.isfinite()
+    expected = context.oracle.expected[name]
+    if bool(swallowed.any()) and context.problem.backward:
+        # No gradient is defined beside an input that is not finite: only the incoming ones must come through.
+        swallowed &= ~context.problem.oracle(CaseData(context.data.inputs, data.incoming))[name].isfinite()
+    if bool(swallowed.any()):
+        # The reference may multiply a planted value by the zeros of a padding, which other right code leaves out.
+        swallowed &= ~torch.stack(_unreached(context, name)).any(0)
+    for seed in _NOISE_SEEDS if bool(swallowed.any()) else ():
+        # Rounding errors may decide whether a value gets through, as at the border of a clamp.
+        swallowed &= ~disturbed_oracle(context.problem, data, seed)[name].isfinite()
+    if bool(swallowed.any()):
+        if context.oracle.is_right(name, result):
+            raise WrongResultError(
+                f"{name} is right for other inputs than the call's: the variant caches results, or searches memory for "
+                "the oracle",
+                Fault.CACHED_RESULT,
+                name,
+            )
+        index = index_of(int(swallowed.to(torch.uint8).reshape(-1).argmax()), swallowed.shape)
+        raise WrongResultError(
+            f"The variant swallows {planted}: {name}{index} is {float(result[tuple(index)]):.6g}, expected "
+            f"{float(oracle[tuple(index)]):g}, as are {int(swallowed.sum())} of {int(not_finite.sum())} such elements",
+            Fault.SPECIAL_VALUES,
+            name,
+        )
+    judged = torch.where(oracle == expected.oracle, result.to(expected.oracle.dtype), expected.oracle)
+    if not context.oracle.is_right(name, judged):
+        judged = torch.where(torch.stack(_unreached(context, name)).all(0), judged, expected.oracle)
+    if not context.oracle.is_right(name, judged):
+        error = explain(compare(name, judged, context.oracle.expected[name]), judged)
+        message = f"{planted} reach elements that do not depend on them: {error}"
+        raise WrongResultError(message, Fault.SPECIAL_VALUES, name)
+
+
+def _unreached(context: ProbeContext, name: str) -> list[Tensor]:
+    """Which elements of a result do not depend on the numbers at the planted places, by the oracle for finite ones.
+
+    An element may keep its value although it depends on a planted NaN: the gradient of a bound is zero beside a NaN as
+    it was beside the number before, and another right formula gives the whole incoming gradient. Of equal numbers one
+    may get the whole gradient, so there is an answer for each order that the last bit can bring them into.
+    """
+    unreached = []
+    for data in (context.data, *moved_inputs(context.problem, context.data)):
+        before = context.problem.oracle(data)[name]
+        same = torch.ones_like(before, dtype=torch.bool)
+        for values in _FINITE:
+            planted = data.map(lambda tensor: tensor.detach().clone())
+            with torch.no_grad():
+                _plant(planted, values, context.seed)
+            same &= context.problem.oracle(planted)[name] == before
+        unreached.append(same)
+    return unreached

@@ -1,0 +1,1 @@
+"""The process: its start, its request loop and the loading of operator files."""

@@ -1,0 +1,199 @@
+"""Implements each verb of the protocol. serve.py turns exceptions of kernel code into statuses."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from warpwatch import native
+from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.messages import (
+    BenchReply,
+    CanaryReply,
+    CasesReply,
+    CeilingsReply,
+    CheckReply,
+    ProfileReply,
+    Request,
+    SampleReply,
+)
+from warpwatch.contract.words import Status
+from warpwatch.operator import Operator
+
+from ..bench import Prepared, bench
+from ..checks.check import check
+from ..checks.probes import ProbeHistory
+from ..failures import Refusal
+from ..guards.integrity import TamperGuard, watch
+from ..problem import CaseProblem, Progress
+from ..profile.counters import run_counted
+from ..profile.profiling import profile_problem
+from ..timers.ceilings import inspect, measure_ceilings
+from ..timers.warm_up import rehearse
+from ..turns import ChildTurns
+from .builder import last_lines
+from .environment import read_environment, read_versions
+from .loader import Loader, case_entry, find
+from .measured import MeasuredFolders
+
+_KEPT_SHARE = 1 / 32
+"""Of the device's memory: what a child keeps for its next measurement beside seven others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSettings:
+    """The arguments of a child.
+
+    root: the worktree. operators: the folder of operator files in it. libraries: the folder of the native libraries
+    that were built for it. threads: CPU threads to use. cores: CPUs that the process may use. measured: where the
+    packages lie that the operators measure, None where they lie in the worktree like all else.
+    """
+
+    root: Path
+    operators: str
+    device: torch.device
+    libraries: Path
+    threads: int
+    cores: int
+    measured: MeasuredFolders | None = None
+
+
+class Verbs:
+    """Serves requests about one commit on one device. Holds at most one prepared measurement."""
+
+    def __init__(self, settings: ChildSettings, turns: ChildTurns | None = None) -> None:
+        self._settings = settings
+        self._turns = turns or ChildTurns()
+        # The guard must exist before any code of the commit is imported.
+        self._guard = TamperGuard()
+        self._loader = Loader(settings.root, settings.operators, self._guard, settings.measured)
+        self._prepared: Prepared | None = None
+        self._native_ready: set[str] = set()
+        self._opchecked = ProbeHistory()
+        self._spared_modules = 0
+        native.configure_prebuilt(settings.libraries)
+
+    def catalogue(self, request: Request, _progress: Progress) -> Catalogue:
+        """The catalogue of the operator that the request names, or of all operators."""
+        try:
+            return self._loader.catalogue(request.operator)
+        finally:
+            self._spare_imports()
+
+    def cases(self, request: Request, _progress: Progress) -> CasesReply:
+        """The undeclared cases that the request names and the operator can have."""
+        operator = self._loader.load(_required(request.operator, "operator"))
+        self._spare_imports()
+        cases = [operator.find_case(key) for key in request.cases]
+        return CasesReply(Status.OK, "", [case_entry(operator, case) for case in cases if case is not None])
+
+    def environment(self, request: Request, _progress: Progress) -> Environment:
+        environment = read_environment(self._settings.device, self._settings.threads, self._settings.cores)
+        versions = read_versions(request.modules)
+        return environment.with_facts({"distributions": versions}) if versions else environment
+
+    def ceilings(self, _request: Request, _progress: Progress) -> CeilingsReply:
+        return measure_ceilings(self._settings.device)
+
+    def canary(self, _request: Request, _progress: Progress) -> CanaryReply:
+        return inspect(self._settings.device)
+
+    def check(self, request: Request, progress: Progress) -> CheckReply:
+        problem = self.problem(request)
+        with watch(self._guard):
+            return check(problem, request.seed, self._opchecked, progress)
+
+    def bench(self, request: Request, progress: Progress) -> BenchReply:
+        return bench(self.problem(request), request.seed, request.budget_ns, self._guard, progress)
+
+    def profile(self, request: Request, _progress: Progress) -> ProfileReply:
+        # The temp folder is the only one that the sandbox lets a child write to; the parent takes the trace from there.
+        output = Path(tempfile.gettempdir(), _required(request.output, "output"))
+        return profile_problem(self.problem(request), request, output, self._guard)
+
+    def count(self, request: Request) -> None:
+        """Makes one call for Nsight Compute to record; not a protocol verb, because `ncu` starts this process."""
+        run_counted(self.problem(request), request.seed)
+
+    def prepare(self, request: Request, _progress: Progress) -> SampleReply:
+        self._prepared = None
+        slice_ns = request.budget_ns // max(1, request.rounds)
+        self._prepared = Prepared(self.problem(request), request.seed, slice_ns, self._guard, request.plan)
+        return SampleReply(Status.OK, self._prepared.note, [], self._prepared.metric, self._prepared.plan)
+
+    def sample(self, request: Request, _progress: Progress) -> SampleReply:
+        return self._expect_prepared().sample(request.wait)
+
+    def rehearse(self, request: Request, _progress: Progress) -> SampleReply:
+        problem = self.problem(request)
+        with watch(self._guard):
+            rehearse(problem, request.seed)
+        return SampleReply(Status.OK)
+
+    def testify(self, _request: Request, _progress: Progress) -> SampleReply:
+        return self._expect_prepared().testify()
+
+    def finish(self, _request: Request, _progress: Progress) -> SampleReply:
+        prepared = self._expect_prepared()
+        self._prepared = None
+        reply = prepared.finish()
+        del prepared
+        if self._settings.device.type == "cuda" and _keeps_much(self._settings.device):
+            torch.cuda.empty_cache()
+        return reply
+
+    def forget(self) -> None:
+        """Drops a prepared measurement after a failure."""
+        self._prepared = None
+
+    def _expect_prepared(self) -> Prepared:
+        if self._prepared is None:
+            raise Refusal(Status.SKIPPED, "No measurement is prepared: send `prepare` first, and again after a failure")
+        return self._prepared
+
+    def problem(self, request: Request) -> CaseProblem:
+        """The problem that a request names, with its native library loaded."""
+        operator = self._loader.load(_required(request.operator, "operator"))
+        self._spare_imports()
+        variant, case = find(operator, _required(request.variant, "variant"), _required(request.case, "case"))
+        self._turns.start(request.lanes)
+        problem = CaseProblem(operator, variant, case, self._settings.device, self._turns)
+        problem.refuse_unsupported()
+        if variant.native and operator.name not in self._native_ready:
+            self._load_native(operator)
+        return problem
+
+    def _spare_imports(self) -> None:
+        """Spares all that was imported since the last call from garbage collections: torch.compile alone brings a
+        million objects, and every bench collects once."""
+        if len(sys.modules) != self._spared_modules:
+            self._spared_modules = len(sys.modules)
+            gc.collect()
+            gc.freeze()
+
+    def _load_native(self, operator: Operator) -> None:
+        try:
+            for library in operator.uses or (operator.name,):
+                native.load(library)
+        except native.NativeUnavailable as error:
+            raise Refusal(Status(error.status), last_lines(str(error))) from error
+        if operator.native is not None:
+            operator.native()
+        self._native_ready.add(operator.name)
+
+
+def _keeps_much(device: torch.device) -> bool:
+    """Whether this process keeps memory that others on the device may need. To give it back takes 30 ms."""
+    return torch.cuda.memory_reserved(device) > _KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
+
+
+def _required(value: str | None, field: str) -> str:
+    if value is None:
+        raise ValueError(f"the request lacks {field}: set it to a name")
+    return value

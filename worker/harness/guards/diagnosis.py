@@ -1,0 +1,176 @@
+"""Explains a wrong result: cached, found in memory, never written, of lower precision, or right only when untimed.
+
+It runs only after a result was wrong, so it may take several more runs of the oracle.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from warpwatch.contract.measurement import TensorError
+from warpwatch.contract.words import Fault
+
+from ..failures import WrongResultError
+from ..oracle import EPSILON, Oracle
+from ..problem import CaseData, CaseProblem
+
+_DECOY_BYTES = 4 * 2**20
+"""The largest decoy. A larger one would take memory from the variant, and small cases catch the same search."""
+_DECOY_SEED = 0xDEC07
+_CLOSE = 1e-3
+_SYSTEMATIC, _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 0.9, 16, 2**20
+"""Rounding errors of neighbours are independent; those of a wrong factor correlate."""
+_MOST_OF_IT = 0.5
+"""A relative error from which a result has little to do with the oracle."""
+_MOSTLY = 0.9
+_COARSER = {"f64": ("bf16", "f32"), "f32": ("bf16", "f16"), "tf32": ("bf16",)}
+_ROUNDED = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The likely cause of a wrong result; text is the end of a sentence, empty when the cause is unknown."""
+
+    fault: Fault
+    text: str = ""
+    subjects: tuple[str, ...] = ()
+
+
+class Decoys:
+    """Random float64 tensors with the shapes of the outputs, for variants that search memory for the oracle.
+
+    The garbage collector lists them, and frames refer to them, as long as this object lives.
+    """
+
+    def __init__(self, problem: CaseProblem) -> None:
+        generator = torch.Generator().manual_seed(_DECOY_SEED)
+        shapes = [shape for shape, dtype in problem.expected if dtype.is_floating_point]
+        small = [shape for shape in shapes if 8 * torch.Size(shape).numel() <= _DECOY_BYTES]
+        self.tensors = [
+            torch.randn(shape, generator=generator, dtype=torch.float64).to(problem.device) for shape in small
+        ]
+        self._versions = [tensor._version for tensor in self.tensors]
+
+    @property
+    def are_altered(self) -> bool:
+        """Whether somebody wrote into a decoy."""
+        return [tensor._version for tensor in self.tensors] != self._versions
+
+    def match(self, result: Tensor) -> bool:
+        """Whether `result` holds the numbers of a decoy."""
+        return any(_is_close(result, decoy) for decoy in self.tensors)
+
+
+@lru_cache(maxsize=1)
+def decoys_of(problem: CaseProblem) -> Decoys:
+    """The decoys of a problem, which all its timers share, because to draw them takes milliseconds."""
+    return Decoys(problem)
+
+
+def explain(
+    problem: CaseProblem,
+    redraw: Callable[[], CaseData],
+    results: dict[str, Tensor],
+    earlier: Sequence[CaseData],
+    decoys: Decoys,
+) -> Diagnosis:
+    """The likely cause of wrong `results`.
+
+    redraw: draws the inputs of these results again. earlier: inputs that were in the same buffers before.
+    """
+    values = {name: result.detach() for name, result in results.items()}
+    judge = Oracle(problem, redraw(), redraw)
+    wrong = next((error for error in judge.judge(results) if not error.right), None)
+    if wrong is None:
+        return Diagnosis(Fault.UNFINISHED, "; it became right later, so work went on after the call had returned")
+    if any(decoys.match(value) for value in values.values()):
+        text = "; it is a decoy from the harness's memory, so the variant searches memory for the oracle"
+        return Diagnosis(Fault.SEARCHED_MEMORY, text)
+    if decoys.are_altered:
+        text = "; a decoy in the harness's memory has changed, so the variant searches memory for the oracle"
+        return Diagnosis(Fault.SEARCHED_MEMORY, text)
+    if any(_is_unwritten(value) for value in values.values()):
+        return Diagnosis(
+            Fault.UNWRITTEN_RESULT, "; it is the poison from before the call, so the variant never wrote it"
+        )
+    for before in earlier:
+        oracle = problem.oracle(before)
+        if values.keys() == oracle.keys() and all(_is_close(value, oracle[name]) for name, value in values.items()):
+            text = "; it is right for inputs that were in these buffers before, so the variant caches results"
+            return Diagnosis(Fault.CACHED_RESULT, text)
+    if _is_right_untimed(problem, redraw):
+        text = "; the same call is right when nothing times it, so the variant detects the timer"
+        return Diagnosis(Fault.DETECTED_TIMER, text)
+    diagnosis = _lower_precision(problem, values[wrong.name], judge.expected[wrong.name].oracle, wrong)
+    if diagnosis.fault is Fault.WRONG_VALUES and (running := _own_threads(problem)):
+        text = f"; the thread {running[0]!r} that it started still runs, so it may do the work later"
+        return Diagnosis(Fault.UNFINISHED, text, (wrong.name, *running))
+    return diagnosis
+
+
+def _is_close(result: Tensor, oracle: Tensor) -> bool:
+    if result.shape != oracle.shape or not result.numel():
+        return False
+    epsilon = torch.finfo(result.dtype).eps if result.dtype.is_floating_point else 0.0
+    difference = torch.linalg.vector_norm(result.double() - oracle.double().to(result.device))
+    return bool(difference <= max(_CLOSE, 4 * epsilon) * float(torch.linalg.vector_norm(oracle.double())))
+
+
+def _is_unwritten(result: Tensor) -> bool:
+    """Whether most elements are NaN. An allocator may write a few bytes of its own into memory that was freed."""
+    return result.numel() > 0 and result.dtype.is_floating_point and float(result.isnan().float().mean()) > _MOSTLY
+
+
+def _is_right_untimed(problem: CaseProblem, redraw: Callable[[], CaseData]) -> bool:
+    """Whether the same call is right in a new thread, which has no timer on its stack."""
+    verdict: list[bool] = []
+
+    def call() -> None:
+        with suppress(RuntimeError, WrongResultError), problem.modes():
+            results = problem.run(redraw())
+            verdict.append(Oracle(problem, redraw(), redraw).find_wrong(results) is None)
+
+    thread = threading.Thread(target=call, name="untimed call")
+    thread.start()
+    thread.join()
+    return verdict == [True]
+
+
+def _own_threads(problem: CaseProblem) -> list[str]:
+    """The names of running threads that the file of the variant has started."""
+    targets = [(thread.name, getattr(thread, "_target", None)) for thread in threading.enumerate()]
+    module = getattr(problem.variant.function, "__module__", None)
+    return [name for name, target in targets if target is not None and getattr(target, "__module__", "") == module]
+
+
+def _is_systematic(result: Tensor, oracle: Tensor) -> bool:
+    """Whether the relative errors of neighbours are nearly the same, as those of a row with a wrong factor."""
+    oracle = oracle.flatten()[:_MOST_NEIGHBOURS]
+    errors = (result.flatten()[:_MOST_NEIGHBOURS].double() - oracle) / oracle
+    errors = errors[errors.isfinite()]
+    if len(errors) < _FEWEST_NEIGHBOURS:
+        return False
+    return float(torch.corrcoef(torch.stack([errors[1:], errors[:-1]]))[0, 1]) > _SYSTEMATIC
+
+
+def _lower_precision(problem: CaseProblem, result: Tensor, oracle: Tensor, error: TensorError) -> Diagnosis:
+    """Names a lower precision that holds every element exactly, or whose rounding explains the size of the error."""
+    coarser = _COARSER.get(problem.case.precision, ())
+    if error.relative > _MOST_OF_IT or _is_systematic(result, oracle):
+        return Diagnosis(Fault.WRONG_VALUES, subjects=(error.name,))
+    for precision in coarser:
+        if result.numel() > 1 and torch.equal(result.to(_ROUNDED[precision]).to(result.dtype), result):
+            text = f"; {precision} holds every element exactly, so the variant computes in {precision}"
+            return Diagnosis(Fault.REDUCED_PRECISION, text, (precision,))
+    matching = tuple(name for name in coarser if EPSILON[name] / 16 <= error.relative <= EPSILON[name] * 2)
+    if not matching:
+        return Diagnosis(Fault.WRONG_VALUES, subjects=(error.name,))
+    text = f"; the error is as large as the rounding of {' or '.join(matching)}"
+    return Diagnosis(Fault.REDUCED_PRECISION, text, matching)

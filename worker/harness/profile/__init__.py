@@ -1,0 +1,1 @@
+"""Profiles of calls: traces, their summary, and hardware counters."""

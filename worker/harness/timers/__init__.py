@@ -1,0 +1,1 @@
+"""Timers of each metric, and the state and counts of a device meanwhile."""

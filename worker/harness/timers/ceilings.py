@@ -1,0 +1,134 @@
+"""Measures the ceilings of a device, for roofline shares: copy bandwidth, and matrix products in each precision.
+
+Repeated in a few milliseconds they are a canary, which tells with the state of a card whether it is fit to measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from warpwatch.contract.messages import CanaryReply, CeilingsReply
+from warpwatch.contract.words import Status
+
+from ..problem import DTYPES, precision_switches
+from .cpu import last_level_cache
+from .cuda import elapsed_ns, new_event
+from .health import DeviceHealth
+
+_BUDGET_NS = {"cpu": 300_000_000, "cuda": 200_000_000}
+_FEWEST = 3
+_COPY_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
+_MATRIX = {"cpu": 1024, "cuda": 8192}
+_PRECISIONS = {"cpu": ("f32", "f64"), "cuda": ("f32", "tf32", "bf16", "f16", "f64")}
+_MEMORY_SHARE = 8
+
+
+def measure_ceilings(device: torch.device) -> CeilingsReply:
+    """Measures each ceiling as the best of several repetitions, since it is the most that the device can do."""
+    peaks = {"copy": _copy_bandwidth(device)}
+    for precision in _PRECISIONS[device.type]:
+        with torch.no_grad(), precision_switches(precision):
+            peaks[precision] = _matmul_rate(device, precision)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return CeilingsReply(Status.OK, "", peaks)
+
+
+def measure_canary(device: torch.device) -> dict[str, float]:
+    """Repeats the copy and the f32 product in a few milliseconds, to compare with the ceilings of the device.
+
+    Returns bytes per second for "copy" and FLOP per second for "f32".
+    """
+    with torch.no_grad(), precision_switches("f32"):
+        rates = {"copy": _copy_bandwidth(device, 0), "f32": _matmul_rate(device, "f32", 0)}
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return rates
+
+
+def _copy_bandwidth(device: torch.device, budget_ns: int | None = None) -> float:
+    """Bytes read plus bytes written per second, on buffers far larger than any cache."""
+    size = _COPY_BYTES[device.type]
+    if device.type == "cpu":
+        size = max(size, 2 * last_level_cache())
+    else:
+        size = min(size, torch.cuda.get_device_properties(device).total_memory // _MEMORY_SHARE)
+    # Random numbers, because memory that was never written may map to one page of zeros.
+    source = torch.randn(size // 4, device=device)
+    target = torch.empty_like(source).copy_(source)
+    return 2 * source.numel() * 4 / _best_seconds(device, lambda: target.copy_(source), budget_ns)
+
+
+def _matmul_rate(device: torch.device, precision: str, budget_ns: int | None = None) -> float:
+    """FLOP per second of a square matrix product of normally distributed numbers."""
+    n = _MATRIX[device.type]
+    a = torch.randn(n, n, device=device).to(DTYPES[precision])
+    b = torch.randn(n, n, device=device).to(DTYPES[precision])
+    out = a @ b
+    return 2 * n**3 / _best_seconds(device, lambda: torch.mm(a, b, out=out), budget_ns)
+
+
+def _best_seconds(device: torch.device, call: Callable[[], object], budget_ns: int | None) -> float:
+    """Seconds of the fastest call of at least four, and of all that fit into `budget_ns`."""
+    best = _seconds(device, call)
+    end = perf_counter_ns() + (_BUDGET_NS[device.type] if budget_ns is None else budget_ns)
+    repetitions = 0
+    while repetitions < _FEWEST or perf_counter_ns() < end:
+        best = min(best, _seconds(device, call))
+        repetitions += 1
+    return best
+
+
+def _seconds(device: torch.device, call: Callable[[], object]) -> float:
+    """Seconds of one call: device time on a GPU, host time on a CPU."""
+    if device.type == "cpu":
+        begin = perf_counter_ns()
+        call()
+        return (perf_counter_ns() - begin) / 1e9
+    start, end = new_event(), new_event()
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return elapsed_ns(start, end) / 1e9
+
+
+_BUSY_PERCENT = 5
+_HOT_CELSIUS = 85
+_BELOW_LIMIT = 5
+"""The margin in degrees below the temperature at which the card slows down."""
+
+
+def inspect(device: torch.device) -> CanaryReply:
+    """Reads NVML and runs a short copy and product on a GPU.
+
+    A CPU is always shared, so it has no troubles: its load is stored with every measurement instead.
+    """
+    health = DeviceHealth(device)
+    if device.type == "cpu":
+        return CanaryReply(Status.OK, facts=health.read())
+    facts = health.standing()
+    rates = measure_canary(device)
+    # A card that is too hot or short of power throttles under load first.
+    facts["held_back_under_load"] = [reason for reason in health.throttle_reasons().split(", ") if reason]
+    return CanaryReply(Status.OK, troubles=troubles(facts), rates=rates, facts=facts)
+
+
+def troubles(facts: dict[str, Any]) -> list[str]:
+    """Reasons not to measure, from the facts of DeviceHealth.standing; a missing fact is no reason."""
+    reasons = []
+    if facts.get("utilization", 0) > _BUSY_PERCENT:
+        others = facts.get("others") or []
+        by = f" (processes {', '.join(map(str, others))})" if others else ""
+        reasons.append(f"other work keeps it {facts['utilization']} % busy{by}")
+    throttling = dict.fromkeys([*facts.get("held_back", []), *facts.get("held_back_under_load", [])])
+    if throttling:
+        reasons.append(f"it is throttled: {', '.join(throttling)}")
+    limit = facts.get("limit_celsius", _HOT_CELSIUS + _BELOW_LIMIT) - _BELOW_LIMIT
+    if facts.get("celsius", 0) > limit:
+        reasons.append(f"it is at {facts['celsius']} °C, above {limit} °C")
+    return reasons
