@@ -10,7 +10,8 @@ oracle is no more exact than the result, so the error of a float32 run is used, 
 
 A result outside this tolerance is judged again with the sensitivity of the oracle: how much it moves when numbers
 change in their last bit. The rounding errors of sums then belong to the size of their terms, even if the terms cancel,
-and an element may be anything that the last bit of an input can make of it. Right results may be far from the oracle for two reasons, which no error of the result tells from a fault:
+and an element may be anything that the last bit of an input can make of it. Right results may be far from the oracle
+for two reasons, which no error of the result tells from a fault:
 
 - Terms cancel. The gradient of a layer norm over one number is exactly zero, and honest code returns the rounding
   errors of the terms that cancel. The oracle is computed again with rounding noise on every intermediate result. How

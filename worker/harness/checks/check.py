@@ -21,7 +21,7 @@ from ..failures import WrongResultError
 from ..oracle import Oracle, explain_first
 from ..problem import CaseData, CaseProblem, Progress, bits
 from ..turns import STOPWATCH
-from .probes import ProbeHistory, ProbeContext, run_probes
+from .probes import ProbeContext, ProbeHistory, run_probes
 
 _SECOND_SEED = 1_000_003
 """Added to the seed for the second set of inputs."""

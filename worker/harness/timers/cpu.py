@@ -3,10 +3,9 @@
 `hot`: an inner loop of at least 50 µs over rotated inputs, divided by its number of calls. `cold`: single calls, each
 after the last-level cache was filled with other data. Both include the cost of the loop, about 50 ns per call.
 
-Meanwhile each OpenMP thread has a core of its own.
-Threads that may run on any core often share one, and then each waits for the other in every loop: calls of 8 µs take
-65, in some processes and not in others. The runtime's own OMP_PROC_BIND would bind the main thread as well, and with it
-every thread that a variant starts.
+Meanwhile each OpenMP thread has a core of its own. Threads that may run on any core often share one, and then each
+waits for the other in every loop: calls of 8 µs take 65, in some processes and not in others. The runtime's own
+OMP_PROC_BIND would bind the main thread as well, and with it every thread that a variant starts.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ class GraphTimer:
     numbers of the inputs cannot change. pace: see Pace; `hot` needs no warm-up, because it is timed after `graph`.
 
     No host code runs in a replay, but what was captured may leave out work that an earlier launch has done. `verify`
-    therefore holds replays on new numbers against replays on repeated ones: see guards/agreement.py. A variant that returned a
-    cached result while it was captured fails on the fresh inputs of `verify`.
+    therefore holds replays on new numbers against replays on repeated ones: see guards/agreement.py. A variant that
+    returned a cached result while it was captured fails on the fresh inputs of `verify`.
     """
 
     replay_times: ReplayTimes | None = None
