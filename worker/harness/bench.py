@@ -176,7 +176,9 @@ class Prepared:
                 self._setup_ns = setup.median_ns
             try:
                 self._timer = open_timer(problem, seed, self.metric, self._slice_ns, PLACEMENTS, plan, PAIRED)
-                if isinstance(self._timer, GraphTimer) and not _times_itself(problem, self._timer):
+                # Where preparing times something itself, `prepare` or configurations of kernels, there is no plan.
+                times_itself = problem.variant.prepare is not None or torch.backends.cudnn.benchmark
+                if isinstance(self._timer, GraphTimer) and not (times_itself or self._timer.may_have_tuned):
                     self.plan = self._timer.plan
             except CaptureError as error:
                 self.metric = "cold"
@@ -212,11 +214,6 @@ class Prepared:
         with self._problem.modes(), watch(self._guard):
             self._timer.verify()
         return SampleReply(Status.OK, self.note, [], self.metric)
-
-
-def _times_itself(problem: CaseProblem, timer: GraphTimer) -> bool:
-    """Whether something is timed each time the problem is prepared: its `prepare`, or configurations of its kernels."""
-    return problem.variant.prepare is not None or timer.may_have_tuned or torch.backends.cudnn.benchmark
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,12 @@ class Failure:
 
 def describe(error: BaseException, device: torch.device) -> Failure:
     """The status and message of `error`. Frees the tensors that its traceback holds."""
-    message, status = _message(error), status_of(error)
+    if isinstance(error, (Refusal, WrongResultError)):
+        message = str(error)
+    else:
+        text = "".join(traceback.format_exception(error)).rstrip()
+        message = text if len(text) <= MESSAGE_LIMIT else f"…{text[-MESSAGE_LIMIT:]}"
+    status = status_of(error)
     if isinstance(error, Refusal):
         return Failure(status, message)
     # Frames of the traceback hold the tensors that filled the memory, and the next variant would run out of it too.
@@ -94,13 +99,6 @@ def _allocator_refused() -> bool:
     global _refused
     before, _refused = _refused, int(torch.cuda.memory_stats().get("num_ooms", 0))
     return _refused > before
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, (Refusal, WrongResultError)):
-        return str(error)
-    text = "".join(traceback.format_exception(error)).rstrip()
-    return text if len(text) <= MESSAGE_LIMIT else f"…{text[-MESSAGE_LIMIT:]}"
 
 
 def device_works(device: torch.device) -> bool:

@@ -238,7 +238,10 @@ def compare(name: str, result: Tensor, expected: Expected) -> TensorError:
     """Every error measure of `result`. NaN and infinite errors become the largest float, since JSON has neither."""
     difference = _difference(result, expected.oracle)
     relative = _ratio(_norm(difference), expected.scale)
-    absolute, worst_index = _largest(difference)
+    absolute, worst_index = 0.0, list[int]()
+    if difference.numel():
+        flat = int(difference.reshape(-1).argmax())
+        absolute, worst_index = float(difference.reshape(-1)[flat]), index_of(flat, difference.shape)
     right, allowed = relative <= expected.allowed, expected.allowed
     if not right and expected.sensitivity is not None:
         right, allowed = _judge_by_sensitivity(result, expected, difference)
@@ -330,14 +333,6 @@ def _ratio(error: float, scale: float) -> float:
 
 def _norm(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor)) if tensor.numel() else 0.0
-
-
-def _largest(difference: Tensor) -> tuple[float, list[int]]:
-    """(largest element, its index); (0.0, []) of an empty tensor."""
-    if not difference.numel():
-        return 0.0, []
-    flat = int(difference.reshape(-1).argmax())
-    return float(difference.reshape(-1)[flat]), index_of(flat, difference.shape)
 
 
 def index_of(flat: int, shape: torch.Size) -> list[int]:
@@ -447,7 +442,10 @@ class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         named = kwargs or {}
-        if not isinstance(func, OpOverload) or _shares_memory(func):
+        if not isinstance(func, OpOverload):
+            return func(*args, **named)
+        if any(value.alias_info is not None for value in (*func._schema.arguments, *func._schema.returns)):
+            # Its results are views, or arguments that it changed.
             return func(*args, **named)
         if func in self._decompositions:
             # The terms of a fused operator cancel inside it. Some decompositions do not take all arguments.
@@ -520,12 +518,6 @@ def _no_import_of_dynamo() -> Iterator[None]:
         # What is compiled later must not trace these functions: torch asks again.
         for function in stand_in.disabled:
             vars(function).pop("__dynamo_disable", None)
-
-
-def _shares_memory(func: OpOverload[..., Any]) -> bool:
-    """Whether results of the operator are views, or arguments that it changed."""
-    schema = func._schema
-    return any(value.alias_info is not None for value in (*schema.arguments, *schema.returns))
 
 
 def _noise_scale(

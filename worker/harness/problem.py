@@ -419,12 +419,17 @@ def _without_tensors(arguments: dict[str, Any]) -> Any:
 
 
 def _as_tensors(value: Any) -> tuple[Tensor, ...]:
-    if isinstance(value, (tuple, list)) and not _is_plain_sequence(value):
-        raise WrongResultError(
-            f"The variant returns a {type(value).__name__} that reads its items in its own way, so they may be "
-            "computed only when they are read",
-            Fault.LAZY_RESULT,
-        )
+    if isinstance(value, (tuple, list)):
+        # Python's own code reads the items of a plain one, as it does those of a named tuple.
+        base: type = tuple if isinstance(value, tuple) else list
+        if any(
+            getattr(type(value), name) is not getattr(base, name) for name in ("__iter__", "__getitem__", "__len__")
+        ):
+            raise WrongResultError(
+                f"The variant returns a {type(value).__name__} that reads its items in its own way, so they may be "
+                "computed only when they are read",
+                Fault.LAZY_RESULT,
+            )
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     for item in values:
         if not isinstance(item, Tensor):
@@ -432,12 +437,6 @@ def _as_tensors(value: Any) -> tuple[Tensor, ...]:
             raise WrongResultError(message, Fault.WRONG_FORM)
         expect_plain(item)
     return values
-
-
-def _is_plain_sequence(value: Any) -> bool:
-    """Whether the items of a tuple or list are read by Python's own code, as those of a named tuple are."""
-    base: type = tuple if isinstance(value, tuple) else list
-    return all(getattr(type(value), name) is getattr(base, name) for name in ("__iter__", "__getitem__", "__len__"))
 
 
 def _name_outputs(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:

@@ -176,7 +176,7 @@ def expect_recomputed(problem: CaseProblem, live: CaseData, call: Callable[[], A
     new_ns = _expect_as_long(problem, live, call, _wall_ns, _PAIRS, timed_seeds)
     if problem.device.type == "cuda" and new_ns < _LONG_NS:
         # The host may take longer to compare inputs than the cache saves; device time alone then shows the cache.
-        _expect_as_long(problem, live, call, _device_ns, _FEWEST_PAIRS, timed_seeds)
+        _expect_as_long(problem, live, call, lambda _, call: busy_ns(call), _FEWEST_PAIRS, timed_seeds)
 
 
 def _expect_as_long(
@@ -268,11 +268,6 @@ def _timed(
     call = problem.refreshed(call, live)
     problem.synchronize()
     return clock(problem, call)
-
-
-def _device_ns(_problem: CaseProblem, call: Callable[[], Any]) -> tuple[float, Any]:
-    """Device time of a call."""
-    return busy_ns(call)
 
 
 def _wall_ns(problem: CaseProblem, call: Callable[[], Any]) -> tuple[float, Any]:

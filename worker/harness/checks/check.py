@@ -71,7 +71,12 @@ def _run_and_judge(
     live: holds the inputs of `seed`. activity: what the time of the call counts as.
     """
     pristine = live.clone()
-    _poison_free_memory(problem)
+    # It leaves NaN in the memory that the allocator hands out next, so that an element never written is not zero.
+    poisoned = [
+        torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype, device=problem.device)
+        for shape, dtype in problem.expected
+    ]
+    del poisoned
     with STOPWATCH.measure(activity):
         results = problem.run(live)
     changed = live.changed_since(pristine)
@@ -87,15 +92,6 @@ def _replace_inputs(live: CaseData, other: CaseData) -> CaseData:
         return other
     live.overwrite(other)
     return live
-
-
-def _poison_free_memory(problem: CaseProblem) -> None:
-    """Leaves NaN in the memory that the allocator hands out next, so that an element never written is not zero."""
-    poisoned = []
-    for shape, dtype in problem.expected:
-        fill = float("nan") if dtype.is_floating_point else 77
-        poisoned.append(torch.full(shape, fill, dtype=dtype, device=problem.device))
-    del poisoned
 
 
 def _expect_first_results_intact(first: dict[str, Tensor], first_copy: dict[str, Tensor], live: CaseData) -> None:

@@ -54,27 +54,30 @@ def expect_no_answer(problem: CaseProblem) -> bool:
     candidates = [tensor.detach().clone() for tensor in _candidates(problem, prepared, live)]
     answers = _run(problem, call)
     _expect_no_copy_of_the_answer(candidates, answers, live)
-    moved = all(_is_moved(tensor, live) for tensor in _tensors([prepared]))
+    # Whether every prepared tensor holds the numbers of an input, perhaps in other memory.
+    is_moved = all(
+        any(
+            tensor.shape == given.shape and tensor.dtype == given.dtype and torch.equal(tensor.to(given.device), given)
+            for _, given in live.tensors()
+        )
+        for tensor in _tensors([prepared])
+    )
     if not live.fits(others):
         return True
     inputs = live.clone()
-    _keep_whole_numbers(others, live)
-    live.overwrite(others)
-    stale = _run(problem, call)
-    if not _are_equal(stale, answers) or _are_equal(problem.run(others), answers):
-        return True
-    _expect_more_than_a_copy(problem, call, answers, inputs)
-    return moved and bool(prepared)
-
-
-def _keep_whole_numbers(others: CaseData, live: CaseData) -> None:
-    """Gives `others` the whole numbers of `live`, unless there is nothing else: offsets that were prepared for other
-    indices would lead a kernel that relies on them outside its memory."""
+    # Whole numbers stay, unless there is nothing else: offsets that were prepared for other indices would lead a kernel
+    # that relies on them outside its memory.
     pairs = [(mine, theirs) for (_, mine), (_, theirs) in zip(others.tensors(), live.tensors(), strict=True)]
     whole = [(mine, theirs) for mine, theirs in pairs if not (mine.is_floating_point() or mine.is_complex())]
     if len(whole) < len(pairs):
         for mine, theirs in whole:
             mine.copy_(theirs)
+    live.overwrite(others)
+    stale = _run(problem, call)
+    if not _are_equal(stale, answers) or _are_equal(problem.run(others), answers):
+        return True
+    _expect_more_than_a_copy(problem, call, answers, inputs)
+    return is_moved and bool(prepared)
 
 
 def _run(problem: CaseProblem, call: Callable[[], Any]) -> dict[str, Tensor]:
@@ -88,14 +91,6 @@ def _are_equal(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
     return some.keys() == others.keys() and all(
         tensor.shape == others[name].shape and torch.equal(bits(tensor), bits(others[name]))
         for name, tensor in some.items()
-    )
-
-
-def _is_moved(tensor: Tensor, live: CaseData) -> bool:
-    """Whether the tensor holds the numbers of an input, perhaps in other memory."""
-    return any(
-        tensor.shape == given.shape and tensor.dtype == given.dtype and torch.equal(tensor.to(given.device), given)
-        for _, given in live.tensors()
     )
 
 

@@ -144,8 +144,12 @@ class Verbs:
         self._prepared = None
         reply = prepared.finish()
         del prepared
-        if self._settings.device.type == "cuda" and _keeps_much(self._settings.device):
-            torch.cuda.empty_cache()
+        device = self._settings.device
+        if device.type == "cuda":
+            kept, total = torch.cuda.memory_reserved(device), torch.cuda.get_device_properties(device).total_memory
+            # Others on the device may need it. To give it back takes 30 ms.
+            if kept > _KEPT_SHARE * total:
+                torch.cuda.empty_cache()
         return reply
 
     def forget(self) -> None:
@@ -186,11 +190,6 @@ class Verbs:
         if operator.native is not None:
             operator.native()
         self._native_ready.add(operator.name)
-
-
-def _keeps_much(device: torch.device) -> bool:
-    """Whether this process keeps memory that others on the device may need. To give it back takes 30 ms."""
-    return torch.cuda.memory_reserved(device) > _KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
 
 
 def _required(value: str | None, field: str) -> str:

@@ -96,7 +96,9 @@ def explain(
     if decoys.are_altered:
         text = "; a decoy in the harness's memory has changed, so the variant searches memory for the oracle"
         return Diagnosis(Fault.SEARCHED_MEMORY, text)
-    if any(_is_unwritten(value) for value in values.values()):
+    floats = [value for value in values.values() if value.numel() and value.dtype.is_floating_point]
+    # An allocator may write a few bytes of its own into memory that was freed.
+    if any(float(value.isnan().float().mean()) > _MOSTLY for value in floats):
         return Diagnosis(
             Fault.UNWRITTEN_RESULT, "; it is the poison from before the call, so the variant never wrote it"
         )
@@ -109,7 +111,11 @@ def explain(
         text = "; the same call is right when nothing times it, so the variant detects the timer"
         return Diagnosis(Fault.DETECTED_TIMER, text)
     diagnosis = _lower_precision(problem, values[wrong.name], judge.expected[wrong.name].oracle, wrong)
-    if diagnosis.fault is Fault.WRONG_VALUES and (running := _own_threads(problem)):
+    # Running threads that the file of the variant has started.
+    module = getattr(problem.variant.function, "__module__", None)
+    targets = [(thread.name, getattr(thread, "_target", None)) for thread in threading.enumerate()]
+    running = [name for name, target in targets if target is not None and getattr(target, "__module__", "") == module]
+    if diagnosis.fault is Fault.WRONG_VALUES and running:
         text = f"; the thread {running[0]!r} that it started still runs, so it may do the work later"
         return Diagnosis(Fault.UNFINISHED, text, (wrong.name, *running))
     return diagnosis
@@ -121,11 +127,6 @@ def _is_close(result: Tensor, oracle: Tensor) -> bool:
     epsilon = torch.finfo(result.dtype).eps if result.dtype.is_floating_point else 0.0
     difference = torch.linalg.vector_norm(result.double() - oracle.double().to(result.device))
     return bool(difference <= max(_CLOSE, 4 * epsilon) * float(torch.linalg.vector_norm(oracle.double())))
-
-
-def _is_unwritten(result: Tensor) -> bool:
-    """Whether most elements are NaN. An allocator may write a few bytes of its own into memory that was freed."""
-    return result.numel() > 0 and result.dtype.is_floating_point and float(result.isnan().float().mean()) > _MOSTLY
 
 
 def _is_right_untimed(problem: CaseProblem, redraw: Callable[[], CaseData]) -> bool:
@@ -141,13 +142,6 @@ def _is_right_untimed(problem: CaseProblem, redraw: Callable[[], CaseData]) -> b
     thread.start()
     thread.join()
     return verdict == [True]
-
-
-def _own_threads(problem: CaseProblem) -> list[str]:
-    """The names of running threads that the file of the variant has started."""
-    targets = [(thread.name, getattr(thread, "_target", None)) for thread in threading.enumerate()]
-    module = getattr(problem.variant.function, "__module__", None)
-    return [name for name, target in targets if target is not None and getattr(target, "__module__", "") == module]
 
 
 def _is_systematic(result: Tensor, oracle: Tensor) -> bool:

@@ -51,7 +51,10 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path, guard:
     Of several children that profile, one at a time has the device. Raises ValueError for a plan outside PLAN_LIMITS.
     """
     plan = request.profile
-    _expect_within_limits(plan)
+    for name, (low, high) in PLAN_LIMITS.items():
+        value = getattr(plan, name)
+        if not low <= value <= high:
+            raise ValueError(f"a profile's {name} must be from {low} to {high}, not {value}")
     if problem.turns.are_taken:
         call_first(problem, request.seed, guard)
     plain, kind = output.with_name(output.name + ".plain"), problem.device.type
@@ -98,13 +101,6 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path, guard:
         summary["counters"] = {"message": hardware.message, "rows": hardware.rows}
     report = hardware.report if hardware is not None else None
     return ProfileReply(Status.OK, "", str(output), size, table, calls, summary, report, energy)
-
-
-def _expect_within_limits(plan: ProfilePlan) -> None:
-    for name, (low, high) in PLAN_LIMITS.items():
-        value = getattr(plan, name)
-        if not low <= value <= high:
-            raise ValueError(f"a profile's {name} must be from {low} to {high}, not {value}")
 
 
 def _count_energy(problem: CaseProblem, seed: int, call_ns: float) -> dict[str, Counter]:

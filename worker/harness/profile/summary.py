@@ -11,13 +11,14 @@ memory     {"device", "base_bytes", "peak_bytes", "allocations", "allocated_byte
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Any
 
 from warpwatch.contract.measurement import TraceKernel
 
+from ..timers.kernel import union_ns
 from .events import Recording, Span
 
 LARGEST_GAPS = 8
@@ -42,7 +43,10 @@ def launches(recording: Recording) -> dict[str, Any]:
         return {}
     calls_of_runtime = [span for span in recording.runtime if span.call is not None]
     launch_spans = [span for span in calls_of_runtime if any(word in span.name for word in _LAUNCHES)]
-    busy = [_busy(recording.of_call(recording.work, index)) for index in range(count)]
+    busy = [
+        union_ns([(span.start, span.end) for span in recording.of_call(recording.work, index)])
+        for index in range(count)
+    ]
     return {
         "host_ns": sum(call.duration for call in recording.calls) / count,
         "launch_ns": sum(span.duration for span in launch_spans) / count,
@@ -115,15 +119,6 @@ def launch_sentence(launch: dict[str, Any], issue_ns: float) -> tuple[bool, str]
     plural = "launch or copy takes" if count == 1 else "launches or copies take"
     profiled = f"{count:g} {plural} {_us(launch['launch_ns'])} of {_us(launch['host_ns'])}"
     return is_bound, f"{times} While profiled, {profiled}."
-
-
-def _busy(work: Iterable[Span]) -> float:
-    """Nanoseconds in which at least one of the spans was running; they must be sorted by start."""
-    total, end = 0.0, float("-inf")
-    for span in work:
-        total += max(0.0, span.end - max(span.start, end))
-        end = max(end, span.end)
-    return total
 
 
 def _thinned(points: list[list[float]]) -> list[list[float]]:

@@ -62,7 +62,12 @@ class CpuHotTimer:
         # Threads that the first calls started are their variant's, and may use all cores.
         bind_workers(self._cores)
         leave_workers_alone(self._cores)
-        elapsed = _fastest_round(calls)
+        # The first rounds wake threads, and samples would be as short as they are slow. By a clock that stands still,
+        # no rounds fill _CALIBRATION_NS.
+        rounds: list[int] = []
+        while sum(rounds) < _CALIBRATION_NS and len(rounds) < _MOST_ROUNDS:
+            rounds.append(_time(calls)[0])
+        elapsed = min(rounds)
         # A long budget makes samples longer and not more numerous, so that the reply stays small.
         sample_ns = max(SAMPLE_NS, budget_ns / _MOST_SAMPLES)
         self._inner = max(1, math.ceil(sample_ns * len(calls) / max(elapsed, 1)))
@@ -153,15 +158,6 @@ def _spin(nanoseconds: float) -> int:
     while perf_counter_ns() - start < nanoseconds:
         pass
     return perf_counter_ns() - start
-
-
-def _fastest_round(calls: list[Callable[[], Any]]) -> int:
-    """Nanoseconds of all the calls together, in the fastest round of those that fill _CALIBRATION_NS: the first ones
-    wake threads, and samples would be as short as they are slow. By a clock that stands still, no rounds fill it."""
-    rounds: list[int] = []
-    while sum(rounds) < _CALIBRATION_NS and len(rounds) < _MOST_ROUNDS:
-        rounds.append(_time(calls)[0])
-    return min(rounds)
 
 
 def _time(calls: list[Callable[[], Any]]) -> tuple[int, Any]:

@@ -99,7 +99,12 @@ class GraphTimer:
             sets, self.placements = (1, 1) if hot else plan_sets(problem, measured.bytes, call_ns, placements)
             launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
             if sets > measured.prepared_sets:
-                _expect_capturable(problem, seed)
+                # To prepare all sets, and learn then that a graph cannot capture a call, would take seconds.
+                call = problem.call(problem.data(seed))
+                call()
+                with problem.turns.use(LaneUse.HOST):
+                    capture([(0, call)])
+                del call
         else:
             sets, self.placements, launches = plan.sets, plan.placements, plan.launches
         scatter = random.Random(seed)
@@ -400,14 +405,6 @@ class CallTimer(CudaColdTimer):
         result = call()
         self._rotation.problem.synchronize()
         return float(perf_counter_ns() - begin), result
-
-
-def _expect_capturable(problem: CaseProblem, seed: int) -> None:
-    """Raises CaptureError where a graph cannot capture one call: to prepare all sets for that would take seconds."""
-    call = problem.call(problem.data(seed))
-    call()
-    with problem.turns.use(LaneUse.HOST):
-        capture([(0, call)])
 
 
 def open_timer(

@@ -119,9 +119,10 @@ def _record(run: Callable[[], Any]) -> tuple[Any, list[_Span]]:
     return returned, sorted(spans, key=lambda span: span.start_ns)
 
 
-def union_ns(spans: Sequence[tuple[int, int]]) -> int:
+def union_ns(spans: Sequence[tuple[float, float]]) -> float:
     """Nanoseconds in which at least one of the spans, (start, end) in the order of their starts, is running."""
-    total, reached = 0, 0
+    total: float = 0
+    reached: float = 0
     for start, end in spans:
         total += max(0, end - max(start, reached))
         reached = max(reached, end)

@@ -63,7 +63,8 @@ class Rotation:
             if index < _DISTINCT:
                 data = problem.data(set_seed)
                 units = max(1, min(data.nbytes // _PADDING_UNIT, _LARGEST_PADDING))
-                drawn.append((data, _has_plain_strides(data), units))
+                is_copied = all(tensor.stride() == torch.empty_like(tensor).stride() for _, tensor in data.tensors())
+                drawn.append((data, is_copied, units))
             else:
                 source, is_copied, units = drawn[index % _DISTINCT]
                 data = source.map(lambda tensor: tensor.detach().clone()) if is_copied else problem.data(set_seed)
@@ -208,11 +209,6 @@ def no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _has_plain_strides(data: CaseData) -> bool:
-    """Whether copies of the tensors have the same strides."""
-    return all(tensor.stride() == torch.empty_like(tensor).stride() for _, tensor in data.tensors())
 
 
 def addresses_of(sets: Iterable[CaseData]) -> set[int]:

@@ -124,8 +124,9 @@ def drift_of(samples: Sequence[float]) -> tuple[float, float]:
     Both use the medians of at most 30 blocks: the Theil-Sen slope, and the Mann-Kendall test with its variance widened
     by the dependence between neighbouring blocks.
     """
-    blocks = _block_medians(samples)
-    count = len(blocks)
+    count = min(_BLOCKS, len(samples) // 2)
+    borders = [round(index * len(samples) / count) for index in range(count + 1)]
+    blocks = [median(samples[start:end]) for start, end in pairwise(borders)]
     centre = median(samples)
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
     slope = median([(blocks[j] - blocks[i]) / (j - i) for i, j in pairs])
@@ -209,12 +210,6 @@ def ranks(values: Sequence[float]) -> list[float]:
         for index in order[start:end]:
             result[index] = (start + end - 1) / 2
     return result
-
-
-def _block_medians(samples: Sequence[float]) -> list[float]:
-    count = min(_BLOCKS, len(samples) // 2)
-    borders = [round(index * len(samples) / count) for index in range(count + 1)]
-    return [median(samples[start:end]) for start, end in pairwise(borders)]
 
 
 def _split(ordered: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
