@@ -209,12 +209,12 @@ def test_a_suspicion_on_a_busy_host_is_timed_more_often(slow_rounds: int, accuse
     """Calls on new inputs are slow by chance in the first rounds; a variant that caches is slow there in all."""
     asked: list[int] = []
 
-    def timed(_problem: Any, _live: Any, _call: Any, _clock: Any, pairs: int, _seeds: Any) -> Any:
+    def timed(_live: Any, _clock: Any, pairs: int, _seeds: Any) -> Any:
         asked.append(pairs)
         return [1e5] * pairs, [9e5 if len(asked) <= slow_rounds else 1e5] * pairs
 
     monkeypatch.setattr(anticheat, "_time_repeated_and_new", timed)
-    arguments: Any = (None, None, None, None, 5, [0])
+    arguments: Any = (None, None, 5, [0])
     if accused:
         with pytest.raises(WrongResultError) as wrong:
             anticheat._expect_as_long(*arguments)
@@ -229,11 +229,11 @@ def test_a_few_fast_calls_on_a_busy_host_accuse_nobody(fast: int, accused: bool,
     """Of 35 calls on repeated inputs so many are fast, and none on new ones."""
     times = iter([1e5] * fast + [9e5] * (35 - fast))
 
-    def timed(_problem: Any, _live: Any, _call: Any, _clock: Any, pairs: int, _seeds: Any) -> Any:
+    def timed(_live: Any, _clock: Any, pairs: int, _seeds: Any) -> Any:
         return [next(times) for _ in range(pairs)], [9e5] * pairs
 
     monkeypatch.setattr(anticheat, "_time_repeated_and_new", timed)
-    arguments: Any = (None, None, None, None, 5, [0])
+    arguments: Any = (None, None, 5, [0])
     if accused:
         with pytest.raises(WrongResultError, match="computed before"):
             anticheat._expect_as_long(*arguments)

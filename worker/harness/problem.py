@@ -386,6 +386,41 @@ class CaseProblem:
         return self.operator.inputs(self.case, SeededMaker(seed, self.device, self.case.precision))
 
 
+class LiveCall:
+    """A call of a problem whose inputs change in place, as those of timers do. data: its buffers, with the numbers of
+    `seed` at first."""
+
+    def __init__(self, problem: CaseProblem, seed: int) -> None:
+        self.problem = problem
+        self.data = problem.data(seed)
+        with STOPWATCH.measure(Activity.WARM_UP):
+            self._call = problem.call(self.data)
+            self.first_returned = self._call()
+            problem.synchronize()
+
+    @property
+    def can_change(self) -> bool:
+        """Whether other numbers can be copied into the buffers."""
+        buffers = self.problem.replaceable(self.data)
+        return buffers.fits(buffers)
+
+    def draw(self, seed: int) -> CaseData:
+        """The numbers of `seed` for those buffers that may change between two calls."""
+        return self.problem.replaceable(self.problem.data(seed))
+
+    def change(self, numbers: CaseData, *, are_the_same: bool = False) -> Callable[[], Any]:
+        """Copies numbers into the buffers; returns the call to make on them. are_the_same: the buffers hold them
+        already, and nothing tells the tensors from untouched ones."""
+        buffers = self.problem.replaceable(self.data)
+        (buffers.rewrite if are_the_same else buffers.overwrite)(numbers)
+        return self.problem.refreshed(self._call, self.data)
+
+    def redraw(self, seed: int) -> CaseData:
+        """New tensors with what the buffers hold once the numbers of `seed` are copied into them."""
+        drawn = self.problem.data(seed)
+        return CaseData(self.data.inputs, drawn.incoming) if self.problem.backward else drawn
+
+
 @cache
 def _work_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -18,17 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpwatch.contract.activities import Activity
 from warpwatch.contract.words import Fault
 
 from ..failures import WrongResultError
 from ..guards.diagnosis import decoys_of, explain
 from ..oracle import Oracle
-from ..problem import CaseData, CaseProblem, bits
+from ..problem import CaseData, CaseProblem, LiveCall, bits
 from ..timers.cuda import elapsed_ns, new_event, sleep
 from ..timers.kernel import busy_ns
 from ..timers.rotation import set_seeds
-from ..turns import STOPWATCH
 
 _PAIRS, _FEWEST_PAIRS = 5, 3
 _LONG_NS = 20_000_000
@@ -65,31 +63,26 @@ def expect_honest(problem: CaseProblem, timed_seed: int) -> None:
     # first.
     gc.collect()
     seed = _new_seed()
-    live = problem.data(seed)
-    with STOPWATCH.measure(Activity.WARM_UP):
-        call = problem.call(live)
-        returned = call()
-        problem.synchronize()
-    problem.results(returned)
-    if problem.replaceable(live).fits(problem.replaceable(live)):
-        expect_finished(problem, seed, live, call, timed_seed)
-        expect_recomputed(problem, live, call, timed_seed)
+    live = LiveCall(problem, seed)
+    problem.results(live.first_returned)
+    if live.can_change:
+        expect_finished(live, seed, timed_seed)
+        expect_recomputed(live, timed_seed)
 
 
-def expect_finished(
-    problem: CaseProblem, first_seed: int, live: CaseData, call: Callable[[], Any], timed_seed: int
-) -> None:
+def expect_finished(live: LiveCall, first_seed: int, timed_seed: int) -> None:
     """Raises WrongResultError when work goes on after a call has returned, or on another stream of a GPU.
 
     live: holds the inputs of `first_seed`. timed_seed: of the inputs of the first call in this process, which may have
     had the same memory.
     """
+    problem = live.problem
     threads, decoys = set(threading.enumerate()), decoys_of(problem)
     delay_ns = _STREAM_DELAY_NS
     for _ in range(_ROUNDS):
         seed = _new_seed()
         # A Lead would retry on the same inputs, and a kernel that did not wait would find them in place.
-        results, at_return, in_time = _run_without_waiting(problem, live, problem.data(seed), call, delay_ns)
+        results, at_return, in_time = _run_without_waiting(live, live.draw(seed), delay_ns)
         delay_ns *= 1 if in_time else _LONGER
         running = [t.name for t in threading.enumerate() if t not in threads and not _is_compiler_thread(t)]
         problem.synchronize()
@@ -98,7 +91,7 @@ def expect_finished(
         if running:
             message = f"The variant returns while the thread {running[0]!r} that it started still runs"
             raise WrongResultError(message, Fault.UNFINISHED, *running)
-    redraw = partial(_redraw, problem, live, seed)
+    redraw = partial(live.redraw, seed)
     error = Oracle(problem, redraw(), redraw).find_wrong(results)
     # Work that was late may have ended beside the oracle, so a right result does not show that it was in time.
     _expect_unchanged(at_return, results, [])
@@ -107,13 +100,13 @@ def expect_finished(
         for _ in range(_MOST_WAITS):
             time.sleep(_PATIENCE_SECONDS)
             _expect_unchanged(at_return, results, [])
-        changed = problem.replaceable(live).changed_since(problem.replaceable(problem.data(seed)))
+        changed = problem.replaceable(live.data).changed_since(live.draw(seed))
         if changed is not None:
             raise WrongResultError(f"The variant modifies its input {changed}", Fault.MODIFIED_INPUT, changed)
-        if problem.device.type == "cuda" and _is_right_on_idle_device(problem, live, call):
+        if problem.device.type == "cuda" and _is_right_on_idle_device(live):
             cause = "the same call is right on an idle device, so it does not wait for the current stream"
             raise WrongResultError(f"Wrong on fresh inputs: {error}; {cause}", Fault.OTHER_STREAM)
-        earlier = [_redraw(problem, live, first_seed), problem.data(timed_seed)]
+        earlier = [live.redraw(first_seed), problem.data(timed_seed)]
         diagnosis = explain(problem, redraw, results, earlier, decoys)
         message = f"Wrong on fresh inputs: {error}{diagnosis.text}"
         raise WrongResultError(message, diagnosis.fault, *diagnosis.subjects)
@@ -133,23 +126,23 @@ def _expect_unchanged(at_return: dict[str, Tensor], results: dict[str, Tensor], 
             raise WrongResultError(message, Fault.UNFINISHED, name, *running)
 
 
-def _is_right_on_idle_device(problem: CaseProblem, live: CaseData, call: Callable[[], Any]) -> bool:
+def _is_right_on_idle_device(live: LiveCall) -> bool:
     """Whether a call is right after all earlier work has finished. The call still has a timer on its stack."""
-    seed = _new_seed()
-    problem.replaceable(live).overwrite(problem.replaceable(problem.data(seed)))
-    call = problem.refreshed(call, live)
+    problem, seed = live.problem, _new_seed()
+    call = live.change(live.draw(seed))
     problem.synchronize()
     results = problem.results(call())
     problem.synchronize()
-    redraw = partial(_redraw, problem, live, seed)
+    redraw = partial(live.redraw, seed)
     return Oracle(problem, redraw(), redraw).find_wrong(results) is None
 
 
 def _run_without_waiting(
-    problem: CaseProblem, live: CaseData, fresh: CaseData, call: Callable[[], Any], delay_ns: int
+    live: LiveCall, fresh: CaseData, delay_ns: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], bool]:
     """(results of a call on the inputs `fresh`, their values when it returned, whether the GPU slept until all was
     queued)."""
+    problem = live.problem
     problem.synchronize()
     awake = None
     if problem.device.type == "cuda":
@@ -157,8 +150,7 @@ def _run_without_waiting(
         sleep(delay_ns)
         awake = new_event()
         awake.record()
-    problem.replaceable(live).overwrite(problem.replaceable(fresh))
-    call = problem.refreshed(call, live)
+    call = live.change(fresh)
     # Several calls in a row, so that deferred work piles up.
     results = [problem.results(call()) for _ in range(_CALLS_IN_A_ROW)][-1]
     in_time = awake is None or not awake.query()  # type: ignore[no-untyped-call]
@@ -166,27 +158,20 @@ def _run_without_waiting(
     return results, {name: tensor.detach().clone() for name, tensor in results.items()}, in_time
 
 
-def expect_recomputed(problem: CaseProblem, live: CaseData, call: Callable[[], Any], timed_seed: int) -> None:
+def expect_recomputed(live: LiveCall, timed_seed: int) -> None:
     """Raises WrongResultError when a call is much faster on repeated inputs of the timers: the variant caches results
     by value, or has them from before.
 
     On shared cores the few calls on new inputs may all be slow by chance, so a suspicion is timed more often.
     """
     timed_seeds = set_seeds(timed_seed, _TIMED_SETS)
-    new_ns = _expect_as_long(problem, live, call, _wall_ns, _PAIRS, timed_seeds)
-    if problem.device.type == "cuda" and new_ns < _LONG_NS:
+    new_ns = _expect_as_long(live, _wall_ns, _PAIRS, timed_seeds)
+    if live.problem.device.type == "cuda" and new_ns < _LONG_NS:
         # The host may take longer to compare inputs than the cache saves; device time alone then shows the cache.
-        _expect_as_long(problem, live, call, lambda _, call: busy_ns(call), _FEWEST_PAIRS, timed_seeds)
+        _expect_as_long(live, lambda _, call: busy_ns(call), _FEWEST_PAIRS, timed_seeds)
 
 
-def _expect_as_long(
-    problem: CaseProblem,
-    live: CaseData,
-    call: Callable[[], Any],
-    clock: Clock,
-    pairs: int,
-    timed_seeds: Sequence[int],
-) -> float:
+def _expect_as_long(live: LiveCall, clock: Clock, pairs: int, timed_seeds: Sequence[int]) -> float:
     """Nanoseconds of the fastest call on new inputs, of `pairs`.
 
     Raises WrongResultError when calls on repeated inputs are much faster.
@@ -194,7 +179,7 @@ def _expect_as_long(
     repeated: list[float] = []
     new: list[float] = []
     for factor in _MORE_PAIRS:
-        more = _time_repeated_and_new(problem, live, call, clock, factor * pairs, timed_seeds)
+        more = _time_repeated_and_new(live, clock, factor * pairs, timed_seeds)
         repeated, new = repeated + more[0], new + more[1]
         # Other load makes calls slower and never faster, so the fastest of each kind compare fairly.
         if not _is_cached(min(repeated), min(new)):
@@ -215,12 +200,7 @@ def _is_cached(repeat_ns: float, new_ns: float) -> bool:
 
 
 def _time_repeated_and_new(
-    problem: CaseProblem,
-    live: CaseData,
-    call: Callable[[], Any],
-    clock: Clock,
-    pairs: int,
-    timed_seeds: Sequence[int],
+    live: LiveCall, clock: Clock, pairs: int, timed_seeds: Sequence[int]
 ) -> tuple[list[float], list[float]]:
     """(nanoseconds of calls on the inputs of the call before, which are those of timers; of calls on other inputs),
     equally many of each.
@@ -234,40 +214,30 @@ def _time_repeated_and_new(
         for is_repeat in (True, False) if len(new_ns) % 2 else (False, True):
             begin = time.perf_counter_ns()
             seed = timed_seeds[len(new_ns) % len(timed_seeds)] if is_repeat else _new_seed()
-            inputs, others = (problem.replaceable(problem.data(drawn)) for drawn in (seed, _new_seed()))
-            first_ns, first_result = _timed(problem, live, inputs, call, _wall_ns)
+            inputs, others = (live.draw(drawn) for drawn in (seed, _new_seed()))
+            first_ns, first_result = _timed(live, inputs, _wall_ns)
             if clock is _wall_ns:
                 # Without this, caches and the branch predictor of the host remember the call before, and an honest sort
                 # is faster the second time.
                 torch.sort(torch.rand(_SCRAMBLED))
             second = inputs if is_repeat else others
-            second_ns, second_result = _timed(problem, live, second, call, clock, is_repeat=is_repeat)
+            second_ns, second_result = _timed(live, second, clock, is_repeat=is_repeat)
             if is_repeat:
-                _expect_separate_memory(problem, live, first_result, second_result)
+                _expect_separate_memory(live, first_result, second_result)
             (repeat_ns if is_repeat else new_ns).append(second_ns)
             if first_ns > _LONG_NS or time.perf_counter_ns() - begin > 4 * _LONG_NS:
                 pairs = _FEWEST_PAIRS
     return repeat_ns, new_ns
 
 
-def _timed(
-    problem: CaseProblem,
-    live: CaseData,
-    inputs: CaseData,
-    call: Callable[[], Any],
-    clock: Clock,
-    *,
-    is_repeat: bool = False,
-) -> tuple[float, Any]:
+def _timed(live: LiveCall, inputs: CaseData, clock: Clock, *, is_repeat: bool = False) -> tuple[float, Any]:
     """(nanoseconds of one call after `inputs` were copied into its buffers, what it returned).
 
     is_repeat: they are those of the call before.
     """
-    buffers = problem.replaceable(live)
-    (buffers.rewrite if is_repeat else buffers.overwrite)(inputs)
-    call = problem.refreshed(call, live)
-    problem.synchronize()
-    return clock(problem, call)
+    call = live.change(inputs, are_the_same=is_repeat)
+    live.problem.synchronize()
+    return clock(live.problem, call)
 
 
 def _wall_ns(problem: CaseProblem, call: Callable[[], Any]) -> tuple[float, Any]:
@@ -287,22 +257,16 @@ def _wall_ns(problem: CaseProblem, call: Callable[[], Any]) -> tuple[float, Any]
     return max(elapsed_ns(start, end), float(time.perf_counter_ns() - begin)), returned
 
 
-def _expect_separate_memory(problem: CaseProblem, live: CaseData, first: Any, second: Any) -> None:
+def _expect_separate_memory(live: LiveCall, first: Any, second: Any) -> None:
     """Raises WrongResultError when two results that are both alive share memory, unless both are views of an input."""
-    inputs = {tensor.untyped_storage().data_ptr() for _, tensor in live.tensors()}
-    first_results = problem.results(first)
-    for name, tensor in problem.results(second).items():
+    inputs = {tensor.untyped_storage().data_ptr() for _, tensor in live.data.tensors()}
+    first_results = live.problem.results(first)
+    for name, tensor in live.problem.results(second).items():
         address = tensor.untyped_storage().data_ptr()
         shared = address == first_results[name].untyped_storage().data_ptr()
         if tensor.numel() and shared and address not in inputs:
             message = f"The variant returns the same memory for {name} of two calls on the same inputs"
             raise WrongResultError(message, Fault.SHARED_RESULT, name)
-
-
-def _redraw(problem: CaseProblem, live: CaseData, seed: int) -> CaseData:
-    """The contents of `live` after the inputs of `seed` were copied into it."""
-    drawn = problem.data(seed)
-    return CaseData(live.inputs, drawn.incoming) if problem.backward else drawn
 
 
 def _new_seed() -> int:
