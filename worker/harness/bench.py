@@ -228,8 +228,8 @@ class _BenchContext:
 
 @dataclass(frozen=True, slots=True)
 class _MetricResult:
-    """What one metric has brought. reason: why there are no samples. counts: cycles. testimony: what other timers can
-    contradict."""
+    """The result of measuring one metric. reason: why there are no samples. counts: cycles of `graph`. testimony: times
+    that other timers can contradict."""
 
     samples: _Samples | None = None
     reason: str = ""
@@ -253,6 +253,7 @@ def _measure_all(context: _BenchContext, budget_ns: int, begin_ns: int, progress
 
 
 def _measure(context: _BenchContext, metric: str, budget: Budget) -> _MetricResult:
+    """Samples one metric, and verifies the results of timed calls."""
     problem, turns, counts = context.problem, context.problem.turns, CallCounts()
     try:
         begin = turns.now_ns()
@@ -278,7 +279,7 @@ def _measure(context: _BenchContext, metric: str, budget: Budget) -> _MetricResu
 
 
 def _testify(metric: str, timer: Timer, samples: list[float], counts: CallCounts) -> CallTimes:
-    """What `timer` has seen while it took `samples`; counts: with the cycles of `graph`."""
+    """The times and facts that `timer` has seen while it took `samples`; counts: with the cycles of `graph`."""
     if not samples:
         return CallTimes()
     times, facts, is_parallel = {metric: median(samples)}, dict[str, float](), None
@@ -307,14 +308,20 @@ def _expect_agreement(problem: CaseProblem, seed: int, testimony: CallTimes) -> 
             raise WrongResultError(
                 f"Two ways to time the call disagree: {short}, {witness}", Fault.TIMES_DISAGREE, *broken
             )
-        for metric in dict.fromkeys({BUSY: "kernel", CYCLES: "graph"}.get(name, name) for name in broken):
-            timer = open_timer(problem, seed, metric, _SLICE_NS[problem.device.type], PLACEMENTS)
-            samples = [sample for _ in range(timer.placements) for sample in timer.take()]
-            counts = CallCounts()
-            if isinstance(timer, GraphTimer) and metric == "graph":
-                counts = count_cycles(timer, problem.device)
-            testimony |= _testify(metric, timer, samples, counts)
+        testimony |= _measure_again(problem, seed, broken)
         looks += 1
+    return testimony
+
+
+def _measure_again(problem: CaseProblem, seed: int, times: tuple[str, str]) -> CallTimes:
+    testimony = CallTimes()
+    for metric in dict.fromkeys({BUSY: "kernel", CYCLES: "graph"}.get(name, name) for name in times):
+        timer = open_timer(problem, seed, metric, _SLICE_NS[problem.device.type], PLACEMENTS)
+        samples = [sample for _ in range(timer.placements) for sample in timer.take()]
+        counts = CallCounts()
+        if isinstance(timer, GraphTimer) and metric == "graph":
+            counts = count_cycles(timer, problem.device)
+        testimony |= _testify(metric, timer, samples, counts)
     return testimony
 
 

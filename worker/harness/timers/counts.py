@@ -1,9 +1,12 @@
 """Counts per call: instructions on a CPU, clock cycles on a GPU, memory and energy.
 
-NVML reports the requested clock. On an H100 the actual clock was 15 MHz higher for seconds in some processes and not in
-others; compute-bound kernels then took 0.7 % less time and the same number of cycles.
+Instructions come from perf_event_open, where the operating system permits it. Other load, clocks and caches hardly
+change a count, so it shows changes of code that noise hides on shared cores.
 
-The kernel is PTX, which the driver translates in milliseconds: a compiler would take every process about a second.
+Cycles also give the actual clock of the multiprocessors. NVML reports the requested clock. On an H100 the actual clock
+was 15 MHz higher for seconds in some processes and not in others; compute-bound kernels then took 0.7 % less time and
+the same number of cycles. The kernel that stamps them is PTX, which the driver translates in milliseconds: a compiler
+would take every process about a second.
 """
 
 from __future__ import annotations

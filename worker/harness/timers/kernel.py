@@ -3,6 +3,8 @@
 CUPTI stamps the start and end of each on the device, so launches, gaps between kernels and events are not included,
 however short the kernel is. A difference of two timings would have the noise of both. A session takes three
 milliseconds of host time (H200; the first of a process twenty), so a slice is one session over many calls.
+
+`peak_bytes` reads the memory that a call allocates from a session of the same profiler.
 """
 
 from __future__ import annotations
