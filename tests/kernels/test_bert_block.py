@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import check_variant, runnable
 
 from kernels import bert_block as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, both_directions, case
 from warpwatch.worker.harness.problem import SeededMaker
+
+from .conftest import check_variant, runnable
 
 pytestmark = pytest.mark.usefixtures("operator")
 

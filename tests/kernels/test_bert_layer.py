@@ -9,12 +9,13 @@ import sys
 
 import pytest
 import torch
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import ROOT, check_variant, runnable
 
 from kernels import bert_layer as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, both_directions
 from warpwatch.worker.harness.problem import SeededMaker
+
+from .conftest import ROOT, check_variant, runnable
 
 pytestmark = pytest.mark.usefixtures("operator")
 

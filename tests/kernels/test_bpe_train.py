@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import check_variant, runnable, sized
 
 from kernels import bpe_train as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
 from warpwatch.worker.harness.problem import CaseProblem
+
+from .conftest import check_variant, runnable, sized
 
 CASES = (*module.QUICK, *module.EDGE)
 TRAINERS = [

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import DEVICES, check_variant, runnable, sized
 
 from kernels import embedding as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
+
+from .conftest import DEVICES, check_variant, runnable, sized
 
 SMALL = [sized("f32", "bwd", rows=20, width=8, ids=(30,), padding=3)]
 

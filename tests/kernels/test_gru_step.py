@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import DEVICES, check_variant, runnable
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.test_concat import Calls
 
 from kernels import gru_step as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
 from warpwatch.worker.harness.problem import SeededMaker
+
+from .conftest import DEVICES, check_variant, runnable
+from .test_concat import Calls
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))

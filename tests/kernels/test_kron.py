@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import DEVICES, check_variant, ready, runnable
 
 from kernels import kron
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, Precision, both_directions, case
 from warpwatch.worker.harness.problem import SeededMaker
+
+from .conftest import DEVICES, check_variant, ready, runnable
 
 EDGES = both_directions(
     case("f32", batch=2, factors=(127, 31)),

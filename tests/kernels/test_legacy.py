@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import ROOT
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.forked import ForkedCommands
 
 from kernels.kron import operator
 from warpwatch.cli.kron import parse
 from warpwatch.cli.kron_order import KronCommand
 from warpwatch.worker.harness.problem import CaseProblem
+
+from .conftest import ROOT
+from .forked import ForkedCommands
 
 Kron = Callable[..., subprocess.CompletedProcess[str]]
 

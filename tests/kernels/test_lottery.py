@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import DEVICES, check_variant, runnable
 
 from kernels import lottery as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, case
 from warpwatch.worker.harness.child import verbs
 from warpwatch.worker.harness.problem import SeededMaker
+
+from .conftest import DEVICES, check_variant, runnable
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import check_variant, runnable
 
 from kernels import seq2seq_train as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
 from warpwatch.worker.harness.problem import SeededMaker
+
+from .conftest import check_variant, runnable
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import DEVICES, ROOT, check_variant, runnable, sized
 
 from kernels import spmm as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
 from warpwatch.worker.harness.problem import CaseProblem
+
+from .conftest import DEVICES, ROOT, check_variant, runnable, sized
 
 CASES = (*module.QUICK, *module.EDGE)
 SMALL = sized("f32", "bwd", size=(70, 130), n=36, sparsity=80)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import DEVICES, check_variant, runnable, sized
 
 from kernels import square as module
 from warpwatch.contract.words import Status
@@ -20,6 +19,8 @@ from warpwatch.operator import Case, Operator, both_directions
 from warpwatch.worker.harness.checks.check import check
 from warpwatch.worker.harness.checks.probes import ProbeHistory
 from warpwatch.worker.harness.problem import CaseProblem
+
+from .conftest import DEVICES, check_variant, runnable, sized
 
 EDGES = both_directions(*(sized("f32", "fwd", size=size) for size in ((1, 1), (17, 15), (16, 16), (1, 4097), (0, 3))))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.conftest import DEVICES, check_variant, runnable, sized
 
 from kernels import vector_add as module
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
 from warpwatch.worker.harness.problem import CaseProblem
+
+from .conftest import DEVICES, check_variant, runnable, sized
 
 EDGES = (
     *(sized("f32", "fwd", n=n) for n in (0, 1, 255, 257, 4097)),

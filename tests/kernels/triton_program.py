@@ -27,7 +27,7 @@ def main(mode: str, *names: str) -> None:
     gc.disable()
     if mode == "interpret":
         os.environ["TRITON_INTERPRET"] = "1"
-        from warpwatch.worker.harness.x.x.x.x.x.x.x.x.x.triton_interpreter import speed_up
+        from .triton_interpreter import speed_up
 
         speed_up()
     for name in names:
