@@ -30,6 +30,7 @@ from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
 from warpwatch.worker.mirrors import read_project, trusted_mirror
 from warpwatch.worker.reporter import CannotRunError, Reporter, SilentReporter, Stopped
 from warpwatch.worker.tools import Tools
+from warpwatch.worker.trees import Tree
 from warpwatch.worker.worktrees import lay_out
 
 JOBS = 16
@@ -38,6 +39,7 @@ _MOST_BUILDS = 4
 _CORES_PER_BUILD = 4
 _POLL_SECONDS = 0.1
 _REMEMBERED = 10_000
+_SOURCE_BYTES = 2**24
 _TIMED = (JobKind.BENCH, JobKind.COMPARE)
 _log = logging.getLogger(__name__)
 
@@ -130,7 +132,7 @@ class BuildAhead:
                 builds = [partial(self._build, trees.root, project, target[2]) for target in targets]
                 list(self._builders.map(self._make, targets, builds))
 
-    def _precompile(self, root: Path, project: Project, targets: Sequence[Target]) -> None:
+    def _precompile(self, root: Tree, project: Project, targets: Sequence[Target]) -> None:
         """Lets torch's headers be made if any of these operators will need them."""
         compiling = {target for target in targets if _compiles(_nodes(root, project, target[2]))}
         if compiling:
@@ -156,10 +158,10 @@ class BuildAhead:
                 self._building.discard(target)
                 self._changed.notify_all()
 
-    def _build(self, root: Path, project: Project, operator: str) -> None:
+    def _build(self, root: Tree, project: Project, operator: str) -> None:
         store, settings = LibraryStore(self._host.home / "libraries"), self._host.settings
         for name in _libraries(root, project, operator):
-            request = BuildRequest(root, project.native, name, self._host.kind, project.interpreter)
+            request = BuildRequest(root.place, project.native, name, self._host.kind, project.interpreter)
             build(request, store, self._host.confinement(), settings.build_timeout_seconds, _BuildReporter(self))
 
     def should_stop(self) -> str | None:
@@ -237,10 +239,10 @@ def _targets(request: JobRequest) -> list[Target]:
     return [(request.url, sha, request.operator) for sha in shas]
 
 
-def _nodes(root: Path, project: Project, operator: str) -> list[ast.AST]:
+def _nodes(root: Tree, project: Project, operator: str) -> list[ast.AST]:
     """What the file of an operator consists of, read without running it; nothing where it cannot be read."""
     with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return list(ast.walk(parse_python((root / project.operators / f"{operator}.py").read_bytes())))
+        return list(ast.walk(parse_python(root.read(f"{project.operators}/{operator}.py", _SOURCE_BYTES))))
     return []
 
 
@@ -255,11 +257,12 @@ def _compiles(nodes: Iterable[ast.AST]) -> bool:
     return False
 
 
-def _libraries(root: Path, project: Project, operator: str) -> list[str]:
+def _libraries(root: Tree, project: Project, operator: str) -> list[str]:
     """The libraries that an operator most likely loads."""
     names = [operator]
     with suppress(ValueError, RecursionError, MemoryError):
         for node in _nodes(root, project, operator):
             if isinstance(node, ast.keyword) and node.arg == "uses":
                 names = [str(name) for name in ast.literal_eval(node.value)]
-    return [name for name in names if is_name(name) and (root / project.native / name).is_dir()]
+    sources = {name: root.find(f"{project.native}/{name}") for name in names if is_name(name)}
+    return [name for name, entry in sources.items() if entry is not None and entry.is_folder]

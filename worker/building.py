@@ -26,9 +26,9 @@ from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.devices import usable_cores
-from warpwatch.worker.files import copy_regular
 from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.sandbox import Confinement
+from warpwatch.worker.trees import Tree
 
 LIBRARY = "library.so"
 RECORD = "record.json"
@@ -93,7 +93,7 @@ class LibraryStore:
     def remove(self, address: str) -> None:
         shutil.rmtree(self.folder / address, ignore_errors=True)
 
-    def add(self, address: str, root: Path, name: str, reply: BuildReply) -> None:
+    def add(self, address: str, root: Tree, name: str, reply: BuildReply) -> None:
         """Takes a new library, `name` below `root`; OSError when it is no regular file of acceptable size.
 
         The first of two builders wins.
@@ -101,8 +101,7 @@ class LibraryStore:
         partial = self.folder / f"{address}.{os.getpid()}-{time.monotonic_ns()}"
         partial.mkdir(parents=True)
         try:
-            copy_regular(root, name, partial / LIBRARY, LIBRARY_LIMIT)
-            (partial / LIBRARY).chmod(0o555)
+            root.copy(name, Tree(partial), LIBRARY, LIBRARY_LIMIT, permissions=0o555)
             (partial / RECORD).write_text(json.dumps(to_json(reply)), encoding="utf-8")
             if not (self.folder / address).exists():
                 partial.rename(self.folder / address)

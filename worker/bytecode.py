@@ -18,9 +18,9 @@ from functools import cache
 from pathlib import Path
 
 from warpwatch import __version__
-from warpwatch.worker.files import read_regular, walk_regular
 from warpwatch.worker.jailed import ended, keep
 from warpwatch.worker.sandbox import BOOTSTRAP, BYTECODE_VARIABLE, Confinement
+from warpwatch.worker.trees import Limits
 
 FOLDER = "bytecode"
 """Folder of the home folder with one folder per interpreter and set of installed packages."""
@@ -30,8 +30,7 @@ _LOOK_SECONDS = 60.0
 _IMPORT_SECONDS = 300.0
 _LIMIT_BYTES = 64 * 2**20
 """Size of one file."""
-_LIMIT_FILES = 50_000
-_DEPTH = 50
+_LIMITS = Limits(depth=50, files=50_000)
 _LOOK = """
 import importlib.metadata, importlib.util, json, os, sys
 packages = sorted(f"{d.metadata['Name']} {d.version}" for d in importlib.metadata.distributions())
@@ -58,9 +57,9 @@ class InterpreterState:
 def read_interpreter(interpreter: str, confinement: Confinement) -> InterpreterState:
     """The state of the interpreter at this path, read once per process. A program that is no Python that Warpwatch can
     use counts as compiled."""
-    with ended(confinement, [interpreter, "-P", "-c", _LOOK], {}, _LOOK_SECONDS) as folder:
+    with ended(confinement, [interpreter, "-P", "-c", _LOOK], {}, _LOOK_SECONDS) as left:
         try:
-            reply = json.loads(read_regular(folder, "look.json", _LIMIT_BYTES))
+            reply = json.loads(left.read("look.json", _LIMIT_BYTES))
             facts, is_compiled = [str(fact) for fact in reply["packages"]], bool(reply["compiled"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             facts, is_compiled = [], True
@@ -91,8 +90,8 @@ def prepare(home: Path, interpreter: str, confinement: Confinement) -> Path | No
 def _compile(interpreter: str, confinement: Confinement, target: Path) -> None:
     """Imports what children import, and stores the byte code that this leaves."""
     words = [interpreter, "-P", str(BOOTSTRAP), "--import", "--root", "/", "--libraries", "/"]
-    with ended(confinement, words, {BYTECODE_VARIABLE: FOLDER}, _IMPORT_SECONDS) as folder:
-        names = [path.relative_to(folder) for path, _ in walk_regular(folder / FOLDER, _DEPTH, _LIMIT_FILES)]
-        keep(folder, {name: name.relative_to(FOLDER) for name in names}, target, _LIMIT_BYTES)
+    with ended(confinement, words, {BYTECODE_VARIABLE: FOLDER}, _IMPORT_SECONDS) as left:
+        names = [entry.name for entry in left.walk(_LIMITS, FOLDER) if entry.is_file]
+        keep(left, {name: name.removeprefix(f"{FOLDER}/") for name in names}, target, _LIMIT_BYTES)
     for unused in sorted(target.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
         shutil.rmtree(unused, ignore_errors=True)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpwatch.worker.files import copy_regular, walk_regular
+from warpwatch.worker.trees import Limits, Tree, TreeEntry, TreeSizeError
 
 LIMIT_BYTES = 2**30
 """Size of one cache; what is beyond is compiled again by each child."""
@@ -35,37 +35,41 @@ class CodeCache:
 
     folder: Path
 
-    def fill(self, target: Path) -> None:
-        """Copies everything into a new child's folder, before it runs any code of the commit. OSError when it does
-        not fit."""
+    def fill(self, temp: Tree, name: str) -> None:
+        """Copies everything into a folder of a new child's temporary folder. OSError when it does not fit.
+
+        No request was sent to the child, but a commit may have named any program of this machine as its interpreter,
+        and that one may run code of the commit by now.
+        """
         if self.folder.is_dir():
             os.utime(self.folder)
-            for source, _ in walk_regular(self.folder, _DEPTH, LIMIT_FILES):
-                copy = target / source.relative_to(self.folder)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, copy)
+            temp.make_folder(name)
+            Tree(self.folder).copy_all("", temp, name, Limits(_DEPTH, LIMIT_FILES))
 
-    def keep(self, source: Path) -> None:
-        """Takes what an ended child added or changed. OSError, with nothing taken, when that is beyond the limits."""
-        if source.is_symlink() or not source.is_dir():
+    def keep(self, temp: Tree, name: str) -> None:
+        """Takes what an ended child added or changed in that folder. OSError, with nothing taken, when that is beyond
+        the limits."""
+        start = temp.find(name)
+        if start is None or not start.is_folder:
             return
-        files = [pair for pair in walk_regular(source, _DEPTH, LIMIT_FILES) if not pair[0].name.endswith(_LOCKS)]
-        size = sum(status.st_size for _, status in files)
+        limits = Limits(_DEPTH, LIMIT_FILES)
+        files = [entry for entry in temp.walk(limits, name) if entry.is_file and not entry.name.endswith(_LOCKS)]
+        size = sum(entry.status.st_size for entry in files)
         if size > LIMIT_BYTES:
-            raise OSError(f"{size} bytes are more than a cache may have")
-        for path, status in files:
-            name = path.relative_to(source).as_posix()
-            target = self.folder / name
-            if _is_current(target, status):
+            raise TreeSizeError(f"{size} bytes are more than a cache may have")
+        kept = Tree(self.folder)
+        for entry in files:
+            target = entry.name.removeprefix(f"{name}/")
+            if _is_current(kept.find(target), entry):
                 continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f"{target.name[:100]}.{os.getpid()}-{time.monotonic_ns()}")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            folder, _, last = target.rpartition("/")
+            partial = "/".join(filter(None, (folder, f"{last[:100]}.{os.getpid()}-{time.monotonic_ns()}")))
             try:
-                copy_regular(source, name, partial, status.st_size)
-                os.utime(partial, ns=(status.st_mtime_ns, status.st_mtime_ns))
-                partial.replace(target)
+                temp.copy(entry.name, kept, partial, entry.status.st_size)
+                kept.rename(partial, last)
             finally:
-                partial.unlink(missing_ok=True)
+                kept.remove(partial)
 
 
 def cache_of(home: Path, *content: str) -> CodeCache:
@@ -85,8 +89,8 @@ def _remove(folders: Sequence[Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_current(target: Path, status: os.stat_result) -> bool:
-    with contextlib.suppress(OSError):
-        kept = target.stat()
-        return (kept.st_size, kept.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-    return False
+def _is_current(kept: TreeEntry | None, entry: TreeEntry) -> bool:
+    return kept is not None and (kept.status.st_size, kept.status.st_mtime_ns) == (
+        entry.status.st_size,
+        entry.status.st_mtime_ns,
+    )

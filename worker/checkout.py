@@ -26,12 +26,13 @@ from warpwatch.worker.caches import cache_of
 from warpwatch.worker.cards import read_card
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.host import THREADS, Host, greeted
-from warpwatch.worker.package_build import PackageBuildError, build_package
+from warpwatch.worker.package_build import PackageBuild, PackageBuildError, build_package
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer
 from warpwatch.worker.toolchains import Toolchain
+from warpwatch.worker.trees import Tree
 from warpwatch.worker.turns import LaneTurns
-from warpwatch.worker.worktrees import lay_out, own_prefix
+from warpwatch.worker.worktrees import CommitTrees, lay_out, own_prefix
 
 T = TypeVar("T")
 QUICK_SECONDS = 60.0
@@ -83,14 +84,12 @@ class Checkout:
         self._stack.callback(shutil.rmtree, self._libraries, ignore_errors=True)
         self.build_failure: str | None = None
         self.build_fault: Fault | None = None
-        self._is_package_built = False
-        self._site: Path | None = None
+        self._package: PackageBuild | None = None
         try:
             self.trees = self._stack.enter_context(lay_out(mirror, sha, folder, project, definitions))
         except BaseException:
             self._stack.close()
             raise
-        self.root = self.trees.root
         installed = host.installed(project.interpreter) + (repr(self._variables) if self._variables else "")
         self._cache = cache_of(host.home, self.trees.content, installed, host.kind, __version__)
 
@@ -147,6 +146,11 @@ class Checkout:
         return finding
 
     @property
+    def root(self) -> Tree:
+        """The files that define its operators, as its build left them where it has one."""
+        return self._running_trees().root
+
+    @property
     def is_defined_beside(self) -> bool:
         """Whether definitions beside the commit say what is measured."""
         return self._sources.definitions is not None
@@ -175,21 +179,20 @@ class Checkout:
 
     def build_package(self, reporter: Reporter) -> None:
         """Runs the command that builds what is measured, if there is one, before the first child starts; see
-        build_failure."""
-        measured, host, root = self.project.measured, self.host, self.trees.commit
+        build_failure. An OSError is about the machine, and leaves the commit unbuilt."""
+        measured, host, commit = self.project.measured, self.host, self.trees.commit
         python = host.find_interpreter(self.project.interpreter)
-        if measured is None or measured.build is None or self._is_package_built or root is None or python is None:
+        if measured is None or measured.build is None or commit is None or python is None:
             return
-        self._is_package_built = True
+        if self.build_failure is not None or (self._package is not None and self._package.renew()):
+            return
         content = "\0".join((self.trees.content, host.installed(self.project.interpreter), host.kind))
         seconds = host.settings.build_timeout_seconds
         try:
             with host.stopwatch.measure(Activity.COMPILE):
-                built = build_package(
-                    host.home, root, content, measured.build, python, host.confinement(), seconds, reporter
+                self._package = build_package(
+                    host.home, commit.place, content, measured.build, python, host.confinement(), seconds, reporter
                 )
-                built.lay_out(root)
-            self._site = built.site
         except PackageBuildError as error:
             self.build_failure, self.build_fault = str(error), error.fault
 
@@ -297,10 +300,11 @@ class Checkout:
 
     def program_spec(self, runner: Path) -> ChildSpec:
         """A child that runs a program of the commit; runner: the script that it starts with."""
+        root = self.root.place
         return ChildSpec(
-            self.root,
+            root,
             self.host.device,
-            self.root,
+            root,
             THREADS,
             interpreter=self.project.interpreter,
             bootstrap=runner,
@@ -346,6 +350,9 @@ class Checkout:
             spare.close()
         return None
 
+    def _running_trees(self) -> CommitTrees:
+        return self.trees if self._package is None else self.trees.measuring(self._package.tree)
+
     @property
     def _sanitized(self) -> bool:
         return self._sanitizer is not None and self._sanitizer.name == ADDRESS
@@ -354,8 +361,13 @@ class Checkout:
         libraries = self._libraries / ("address" if self._sanitized else "plain")
         # The child sees libraries that are laid out after its start.
         libraries.mkdir(parents=True, exist_ok=True)
+        trees, measured = self._running_trees(), self.project.measured
+        commit = trees.commit.place if trees.commit is not None else None
+        # A package that was installed holds what its build compiled, and the files of the commit do not.
+        site = self._package.site if self._package is not None else None
+        packages = commit / measured.path if commit is not None and measured is not None else None
         return ChildSpec(
-            self.root,
+            trees.root.place,
             self.host.device,
             libraries,
             THREADS,
@@ -365,9 +377,9 @@ class Checkout:
             self.host.bootstrap,
             self._sanitizer,
             cache=self._cache,
-            # A package that was installed holds what its build compiled, and the files of the commit do not.
-            measured=tuple(folder for folder in (self._site, self.trees.measured) if folder is not None),
-            packages=self.project.measured.packages if self.project.measured is not None else (),
+            measured=tuple(folder for folder in (site, packages) if folder is not None),
+            visible=tuple(folder for folder in (site, commit) if folder is not None),
+            packages=measured.packages if measured is not None else (),
             variables=self._variables,
         )
 
@@ -378,7 +390,7 @@ class Checkout:
         if key not in self._builds:
             host, project = self.host, self.project
             options = project.interpreter, self._sanitized, self._variables
-            request = BuildRequest(self.root, project.native, operator, host.kind, *options)
+            request = BuildRequest(self.root.place, project.native, operator, host.kind, *options)
             store = LibraryStore(host.home / "libraries")
             seconds = host.settings.build_timeout_seconds
             library = build(request, store, host.confinement(), seconds, reporter)

@@ -29,12 +29,12 @@ from warpwatch.contract.messages import PING, TURN, Request
 from warpwatch.contract.words import Fault, LaneUse, Reason, Status
 from warpwatch.worker import headers, sandbox, templates
 from warpwatch.worker.caches import CodeCache
-from warpwatch.worker.files import copy_regular
 from warpwatch.worker.images import ContainerImage
 from warpwatch.worker.line_reader import LineReader
 from warpwatch.worker.replies import parse_reply
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer, first_finding
+from warpwatch.worker.trees import Tree
 from warpwatch.worker.turns import LaneTurns
 
 T = TypeVar("T")
@@ -76,7 +76,8 @@ class ChildSpec:
     for one that measures. cache: what compilers of earlier children made of the same content. bytecode: the folder with
     the byte code of its packages, None where they have their own. headers: the folder with torch's precompiled headers,
     None where a child makes its own. measured: the folders of the packages that operators measure, empty where they lie
-    in the worktree; packages: their names. variables: of its environment.
+    in the worktree, and any of which may be a link; packages: their names. visible: further folders that it sees, which
+    are the worker's own and no links. variables: of its environment.
     """
 
     root: Path
@@ -93,6 +94,7 @@ class ChildSpec:
     bytecode: Path | None = None
     headers: Path | None = None
     measured: tuple[Path, ...] = ()
+    visible: tuple[Path, ...] = ()
     packages: tuple[str, ...] = ()
     may_be_forked: bool = True
     variables: tuple[tuple[str, str], ...] = ()
@@ -183,7 +185,7 @@ class Child:
             environment[sandbox.BYTECODE_VARIABLE] = str(spec.bytecode)
         # A child that builds starts elsewhere, so that no file of the commit is where a program looks for its own.
         folder = inside if spec.builds else spec.root
-        folders = {spec.root, spec.libraries, spec.bytecode, spec.headers, *spec.measured}
+        folders = {spec.root, spec.libraries, spec.bytecode, spec.headers, *spec.visible}
         visible = [path for path in folders if path is not None and path.is_dir()]
         if spec.is_forked and self._jail.image is None:
             request = templates.TemplateRequest(command, environment, folder, visible, spec.threads, spec.device)
@@ -200,9 +202,9 @@ class Child:
         )
 
     @property
-    def temp(self) -> Path:
+    def temp(self) -> Tree:
         """The child's temporary folder, as this process reaches it."""
-        return self._jail.folder()
+        return Tree(self._jail.folder())
 
     @property
     def pid(self) -> int | None:
@@ -239,7 +241,7 @@ class Child:
         if self._cache is not None:
             # No code of the commit runs before the first request.
             with _logged_failure(self._reporter, "earlier compilations cannot be used"):
-                self._cache.fill(self.temp / sandbox.JIT)
+                self._cache.fill(self.temp, sandbox.JIT)
         if self._headers is not None:
             with _logged_failure(self._reporter, "precompiled headers cannot be used"):
                 headers.lay_out(self._headers, self.temp)
@@ -365,9 +367,9 @@ class Child:
 
         Kernel code may put anything there, so it raises OSError for what is no regular file or is larger than `limit`.
         """
-        copy_regular(self.temp, name, target, limit)
+        self.temp.copy(name, Tree(target.parent), target.name, limit)
         with contextlib.suppress(OSError):
-            (self.temp / name).unlink()
+            self.temp.remove(name)
 
     def close(self) -> None:
         """Kills the child with everything it started. Nothing of it is left when this returns; a second time does
@@ -380,7 +382,7 @@ class Child:
             self._process.wait()
         if self._cache is not None and self._has_greeted:
             with _logged_failure(self._reporter, "the compilations of this child are not kept"):
-                self._cache.keep(self.temp / sandbox.JIT)
+                self._cache.keep(self.temp, sandbox.JIT)
         if self._has_greeted and not self.has_headers:
             headers.learn(self.temp)
         if isinstance(self._process, templates.TemplateChild):

@@ -22,19 +22,18 @@ from pathlib import Path
 from warpwatch._toolchain import ToolMissingError, cpu_model, cxx_compiler
 from warpwatch.settings import user_cache
 from warpwatch.worker.bytecode import read_interpreter
-from warpwatch.worker.files import read_regular, walk_regular
 from warpwatch.worker.jailed import ended, keep
 from warpwatch.worker.sandbox import JIT, USER, Confinement
+from warpwatch.worker.trees import Limits, Tree
 
 _KEPT_SECONDS = 30 * 86_400
 """Headers that no child has used for so long are removed, 150 MB each."""
 _SECONDS = 300.0
 _LIMIT_BYTES = 2**30
-_LIMIT_FILES = 1_000
-_DEPTH = 4
-_HEADERS = Path(f"torchinductor_{USER}", "precompiled_headers")
+_LIMITS = Limits(depth=4, files=1_000)
+_HEADERS = f"torchinductor_{USER}/precompiled_headers"
 """Where torch has them in the temporary folder: the path holds the name of the user."""
-_PROBES = Path(JIT, "inductor")
+_PROBES = f"{JIT}/inductor"
 _LOCK = ".lock"
 """Of files that torch opens for writing, each child its own."""
 _DONE = "done"
@@ -57,10 +56,10 @@ class _Made:
 _made = _Made()
 
 
-def learn(temp: Path) -> None:
+def learn(temp: Tree) -> None:
     """Looks whether a child that had no headers has made some in its temporary folder, as others would, too."""
     with contextlib.suppress(OSError):
-        _made.by_child |= any((temp / _HEADERS).glob("*.gch"))
+        _made.by_child |= any(entry.name.endswith(".gch") for entry in temp.entries(_HEADERS, _LIMITS.files))
 
 
 def are_missed() -> bool:
@@ -104,24 +103,23 @@ def place_of(key: str) -> Path:
     return folder / hashlib.sha256("\0".join(facts).encode()).hexdigest()
 
 
-def lay_out(folder: Path, temp: Path) -> None:
+def lay_out(folder: Path, temp: Tree) -> None:
     """Puts the headers where a new child's torch looks for them; temp: its temporary folder."""
     os.utime(folder)
-    headers = temp / _HEADERS
-    headers.mkdir(parents=True)
-    for header in (folder / _HEADERS).iterdir():
-        (headers / header.name).symlink_to(header)
-    shutil.copytree(folder / _PROBES, temp / _PROBES, dirs_exist_ok=True)
+    made = Tree(folder)
+    for header in made.entries(_HEADERS):
+        temp.make_link(header.name, str(folder / header.name))
+    made.copy_all(_PROBES, temp, _PROBES, _LIMITS)
 
 
 def _make(interpreter: str, confinement: Confinement, target: Path, should_stop: Callable[[], str | None]) -> None:
     """Compiles something, and keeps what this leaves. OSError where it fails or is stopped."""
-    with ended(confinement, [interpreter, "-P", "-c", _COMPILE], {}, _SECONDS, should_stop) as folder:
+    with ended(confinement, [interpreter, "-P", "-c", _COMPILE], {}, _SECONDS, should_stop) as left:
         # A compiler that was killed may leave half a file.
-        read_regular(folder, _DONE, 1)
-        found = [pair for part in (_HEADERS, _PROBES) for pair in walk_regular(folder / part, _DEPTH, _LIMIT_FILES)]
-        names = [path.relative_to(folder) for path, _ in found if path.suffix != _LOCK]
-        keep(folder, {name: name for name in names}, target, _LIMIT_BYTES)
+        left.read(_DONE, 1)
+        entries = [entry for part in (_HEADERS, _PROBES) for entry in left.walk(_LIMITS, part)]
+        names = [entry.name for entry in entries if entry.is_file and not entry.name.endswith(_LOCK)]
+        keep(left, {name: name for name in names}, target, _LIMIT_BYTES)
     for unused in target.parent.iterdir():
         if unused.is_dir() and unused.stat().st_mtime < time.time() - _KEPT_SECONDS:
             shutil.rmtree(unused, ignore_errors=True)

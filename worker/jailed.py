@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from warpwatch.worker.files import copy_regular
 from warpwatch.worker.sandbox import Confinement, Jail
+from warpwatch.worker.trees import Tree
 
 _POLL_SECONDS = 0.2
 
@@ -23,7 +23,7 @@ def ended(
     inside: Mapping[str, str],
     seconds: float,
     should_stop: Callable[[], str | None] = lambda: None,
-) -> Iterator[Path]:
+) -> Iterator[Tree]:
     """Runs a command to its end in a jail; the temporary folder that it had.
 
     inside: variables that name folders in it. seconds: after which it is killed, without those in `should_stop`, which
@@ -52,23 +52,22 @@ def ended(
         finally:
             jail.kill(process.pid)
             process.wait()
-        yield jail.folder()
+        yield Tree(jail.folder())
     finally:
         jail.close()
 
 
-def keep(folder: Path, names: Mapping[Path, Path], target: Path, limit: int) -> None:
+def keep(left: Tree, names: Mapping[str, str], target: Path, limit: int) -> None:
     """Copies files that a jail left into a new folder, as a whole; the first of two workers wins.
 
-    names: below `folder`, and where they go below `target`. OSError for what is no regular file of at most `limit`
-    bytes.
+    names: of the files that are left, and of those below `target`. OSError for what is no regular file of at most
+    `limit` bytes.
     """
     partial = target.with_name(f"{target.name}.{os.getpid()}-{time.monotonic_ns()}")
     try:
-        for name, place in names.items():
-            copy = partial / place
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy_regular(folder, str(name), copy, limit)
+        partial.mkdir(parents=True)
+        for name, copied in names.items():
+            left.copy(name, Tree(partial), copied, limit)
         if not target.exists():
             partial.rename(target)
     finally:

@@ -1,9 +1,11 @@
 """Builds the package of a measured commit with its project's own command, in a jail.
 
 The command runs in a copy of the commit's files, with a Python environment of its own that sees the interpreter's
-packages. What it adds to the files or installs is kept under the content that it was built from, so commits with the
-same inputs share one build. The command belongs to the definitions and runs code of the commit, so it gets the jail and
-the limits of any untrusted code: no network, and its own temporary folder.
+packages. The files as it left them, and what it installed, are kept under the content that they were built from, so
+commits with the same inputs share one build. Children run in the kept files: nothing is ever written into a worktree,
+so a build can change, remove and replace what it likes, and the worktree still holds the commit. The command belongs to
+the definitions and runs code of the commit, so it gets the jail and the limits of any untrusted code: no network, and
+its own temporary folder.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import re
 import select
 import shutil
 import subprocess
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -23,14 +24,14 @@ from pathlib import Path
 
 from warpwatch.contract.words import Fault
 from warpwatch.worker import sandbox
-from warpwatch.worker.files import copy_regular, walk_regular
 from warpwatch.worker.line_reader import LineReader
 from warpwatch.worker.reporter import Reporter, Stopped
+from warpwatch.worker.trees import Limits, Tree, TreeError, TreeSizeError
 
 TREE, ENVIRONMENT = "tree", "environment"
-"""Folders of a build: the files of the commit with what the command added, and what it installed."""
-MOST_FILES, MOST_BYTES = 20_000, 2**30
-"""What one build may leave."""
+"""Folders of a build: the files of the commit as the command left them, and what it installed."""
+MOST = Limits(depth=20, files=20_000, bytes=2 * 2**30)
+"""What one build may leave, in each of the two folders."""
 MOST_KEPT_BYTES = 10 * 2**30
 """What all builds of a home folder may take; the least recently used are deleted first."""
 IN_USE_SECONDS = 24 * 3600.0
@@ -43,7 +44,6 @@ _OFFLINE = re.compile(
     re.IGNORECASE,
 )
 """What systems, resolvers and pip say where there is no network; the words are theirs, and no exit status tells it."""
-_DEPTH = 20
 _TAIL_LINES = 40
 _LINE_BYTES = 8192
 _POLL_SECONDS = 0.2
@@ -62,11 +62,8 @@ cp -R "$2/." "$TMPDIR/tree"
 cd "$TMPDIR/tree"
 exec sh -c "$3"
 """
+_READ_ONLY = 0o444
 _VARIABLES = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_CACHE_DIR": "1", "UV_OFFLINE": "1"}
-
-
-class BuildSizeError(OSError):
-    """A build left more than may be kept."""
 
 
 class PackageBuildError(Exception):
@@ -87,17 +84,21 @@ class PackageBuild:
     folder: Path
 
     @property
+    def tree(self) -> Tree:
+        """The files of the commit as the command left them."""
+        return Tree(self.folder / TREE)
+
+    @property
     def site(self) -> Path:
         """What the command installed."""
         return self.folder / ENVIRONMENT
 
-    def lay_out(self, target: Path) -> None:
-        """Adds what the command made to the files of a commit."""
-        for source, _ in walk_regular(self.folder / TREE, _DEPTH, MOST_FILES):
-            copy = target / source.relative_to(self.folder / TREE)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.unlink(missing_ok=True)
-            os.link(source, copy)
+    def renew(self) -> bool:
+        """Says that the build is in use; False where it was deleted meanwhile."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self.folder)
+            return True
+        return False
 
 
 def build_package(
@@ -112,14 +113,14 @@ def build_package(
 ) -> PackageBuild:
     """Builds the files at `root` unless the same `content` was built with this command and interpreter.
 
-    Raises PackageBuildError where the command fails, Stopped when the reporter asks to stop.
+    Raises PackageBuildError where the command fails, or leaves what cannot be kept; Stopped when the reporter asks to
+    stop. Any other OSError is about the machine.
     """
     address = hashlib.sha256("\0".join((content, command, python)).encode()).hexdigest()
-    folder = home / "builds" / address
-    if folder.is_dir():
+    build = PackageBuild(home / "builds" / address)
+    if build.renew():
         reporter.log(f"build: unchanged, {address[:12]}")
-        os.utime(folder)
-        return PackageBuild(folder)
+        return build
     reporter.log(f"build: {command}")
     begin = time.monotonic()
     jail = sandbox.Jail(confinement)
@@ -133,15 +134,15 @@ def build_package(
         finally:
             jail.kill(process.pid)
             process.wait()
-        _keep(jail.folder(), root, folder)
-        trim_builds(folder.parent)
-    except OSError as error:
-        fault = Fault.BUILD_FULL_DISK if isinstance(error, BuildSizeError) else None
-        raise PackageBuildError(f"the build left nothing that can be used: {error}", fault) from error
+        _keep(Tree(jail.folder()), build.folder)
+    except TreeError as error:
+        fault = Fault.BUILD_FULL_DISK if isinstance(error, TreeSizeError) else None
+        raise PackageBuildError(f"the build left what cannot be kept: {error}", fault) from error
     finally:
         jail.close()
+    trim_builds(build.folder.parent)
     reporter.log(f"build: done in {time.monotonic() - begin:.1f} s")
-    return PackageBuild(folder)
+    return build
 
 
 def trim_builds(builds: Path, limit: int = MOST_KEPT_BYTES) -> None:
@@ -152,8 +153,8 @@ def trim_builds(builds: Path, limit: int = MOST_KEPT_BYTES) -> None:
     used: list[tuple[float, int, Path]] = []
     for folder in builds.iterdir():
         with contextlib.suppress(OSError):
-            # Files may be linked from a worktree, where they stay; deleting the folder is right for those, too.
-            size = sum(status.st_size for _, status in walk_regular(folder, _DEPTH + 1, 2 * MOST_FILES))
+            entries = Tree(folder).walk(Limits(MOST.depth + 1, 3 * MOST.files))
+            size = sum(entry.status.st_size for entry in entries if entry.is_file)
             used.append((folder.stat().st_mtime, size, folder))
     total, border = sum(size for _, size, _ in used), time.time() - IN_USE_SECONDS
     for used_at, size, folder in sorted(used):
@@ -207,21 +208,24 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, seconds: float, rep
 def _find_full_disk(jail: sandbox.Jail) -> Fault | None:
     """BUILD_FULL_DISK where the temporary folder of a failed build has no room any more."""
     with contextlib.suppress(OSError):
-        if shutil.disk_usage(jail.folder()).free < _FULL_BYTES:
+        if Tree(jail.folder()).free_bytes() < _FULL_BYTES:
             return Fault.BUILD_FULL_DISK
     return None
 
 
-def _keep(made: Path, root: Path, folder: Path) -> None:
-    """Takes what the command changed or installed; OSError where that is too much. The first of two builds wins."""
+def _keep(made: Tree, folder: Path) -> None:
+    """Keeps what the command left, as a whole; TreeError where that is too much. The first of two builds wins."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}-{time.monotonic_ns()}")
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     try:
         for name in (TREE, ENVIRONMENT):
             (partial / name).mkdir(parents=True)
-        remaining = _copy_new(made / TREE, root, partial / TREE, MOST_BYTES)
-        sites = sorted((made / ENVIRONMENT / "lib").glob("python3*")) or [made / ENVIRONMENT / "lib" / version]
-        _copy_new(sites[0] / "site-packages", None, partial / ENVIRONMENT, remaining)
+        made.copy_all(TREE, Tree(partial), TREE, MOST, _READ_ONLY)
+        if site := _find_site(made):
+            # What adds folders to the path of modules names those of the build, which are gone by then.
+            paths = re.compile(rf"{re.escape(site)}/[^/]*\.pth")
+            made.copy_all(
+                site, Tree(partial), ENVIRONMENT, MOST, _READ_ONLY, lambda entry: bool(paths.fullmatch(entry.name))
+            )
         if not folder.exists():
             with contextlib.suppress(FileExistsError):
                 partial.rename(folder)
@@ -229,23 +233,9 @@ def _keep(made: Path, root: Path, folder: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _copy_new(source: Path, root: Path | None, target: Path, limit: int) -> int:
-    """Copies the files that are not the same below `root`; returns how many bytes may follow."""
-    for path, status in walk_regular(source, _DEPTH, MOST_FILES):
-        name = path.relative_to(source)
-        if name.suffix == ".pth" or (root is not None and _is_same(path, root / name)):
-            continue
-        limit -= status.st_size
-        if limit < 0:
-            raise BuildSizeError(f"more than {MOST_BYTES >> 20} MB")
-        copy = target / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy_regular(source, name.as_posix(), copy, status.st_size)
-        copy.chmod(0o555)
-    return limit
-
-
-def _is_same(path: Path, original: Path) -> bool:
-    if original.is_symlink() or not original.is_file() or path.stat().st_size != original.stat().st_size:
-        return False
-    return path.read_bytes() == original.read_bytes()
+def _find_site(made: Tree) -> str | None:
+    """Where packages were installed, below what the command made."""
+    with contextlib.suppress(TreeError):
+        names = sorted(entry.name for entry in made.entries(f"{ENVIRONMENT}/lib") if "/python3" in entry.name)
+        return f"{names[0]}/site-packages" if names else None
+    return None

@@ -33,7 +33,6 @@ from warpwatch.formats import (
 from warpwatch.project import Program
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import Child, ChildFailure
-from warpwatch.worker.files import read_regular
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.tools import Tools
@@ -148,7 +147,7 @@ class ProgramRunner:
     def _file(self, name: str, limit: int) -> bytes | None:
         """A file in the temporary folder of the child, where the program may have put anything."""
         try:
-            return read_regular(self._child.temp, name, limit) if self._child is not None else None
+            return self._child.temp.read(name, limit) if self._child is not None else None
         except OSError:
             return None
 

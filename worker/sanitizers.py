@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from warpwatch.contract.spec import ADDRESS, SANITIZERS
-from warpwatch.worker.files import read_regular
+from warpwatch.worker.trees import Tree
 
 SLOWER = 10
 """How many times longer a case may take under a sanitizer."""
@@ -66,7 +66,7 @@ def find_sanitizer(name: str, device_kind: str) -> Sanitizer:
     return _address() if name == ADDRESS else _compute(name)
 
 
-def first_finding(name: str, temp: Path) -> str | None:
+def first_finding(name: str, temp: Tree) -> str | None:
     """The first finding of the sanitizer in one line: hazard, kernel and place; None when there is none."""
     text = "\n".join(_reports(temp))
     if name == ADDRESS:
@@ -82,11 +82,12 @@ def first_finding(name: str, temp: Path) -> str | None:
     return f"{name}: {'; '.join([lines[start].strip(), *details])}"[:600]
 
 
-def _reports(temp: Path) -> Iterator[str]:
+def _reports(temp: Tree) -> Iterator[str]:
     """The reports; kernel code may have put anything in their place."""
-    for path in sorted(temp.glob(f"{_REPORT}*"))[:_REPORTS]:
+    names = sorted(entry.name for entry in temp.entries() if entry.name.startswith(_REPORT))
+    for name in names[:_REPORTS]:
         with contextlib.suppress(OSError):
-            yield read_regular(temp, path.name, _REPORT_LIMIT).decode(errors="replace")
+            yield temp.read(name, _REPORT_LIMIT).decode(errors="replace")
 
 
 def _address() -> Sanitizer:

@@ -14,7 +14,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -24,6 +24,7 @@ from warpwatch.definitions import mirror_of
 from warpwatch.project import FILE_NAME, IncompleteCommitError, MeasuredCode, Project
 from warpwatch.sources import literal_prefix, matches, parse_python
 from warpwatch.worker import sandbox
+from warpwatch.worker.trees import Limits, Tree, TreeEntry
 
 _ENTRIES = 1000
 """Entries at the root; a repository with more is checked out whole."""
@@ -32,6 +33,8 @@ _FILES = 10_000
 _BYTES = 2**24
 _FILE_BYTES = 2**20
 """A longer file is data and not searched."""
+_WHOLE = Limits(depth=10_000, files=2**62)
+"""Git laid a worktree out, so its size is that of the commit."""
 _NATIVE = {".cpp", ".cu", ".cuh", ".h", ".hpp"}
 _SETTINGS = {".cfg", ".ini", ".json", ".toml", ".yaml", ".yml"}
 _SUBMODULE = "160000 "
@@ -48,15 +51,17 @@ _SERVICE = "warpwatch"
 
 @dataclass(frozen=True, slots=True)
 class CommitTrees:
-    """Where the files of a commit lie. root: what defines its operators. commit: what definitions beside it measure,
-    and measured the folder of its packages; None where they measure nothing else. content: digest of all. commits: the
-    mirror and id of the commit that each folder holds."""
+    """Where the files of a commit lie. root: what defines its operators. commit: what they measure; None where they
+    measure nothing else. content: digest of all. commits: the mirror and id of the commit that each folder holds."""
 
-    root: Path
-    commit: Path | None
-    measured: Path | None
+    root: Tree
+    commit: Tree | None
     content: str
     commits: Mapping[Path, tuple[Path, str]]
+
+    def measuring(self, built: Tree) -> CommitTrees:
+        """The same with the files that a build of the commit left in place of the commit's own."""
+        return replace(self, root=built if self.commit == self.root else self.root, commit=built)
 
     def differences(self) -> list[str]:
         """Files that differ from those of their commits. Files that were left out are no difference."""
@@ -72,14 +77,14 @@ def lay_out(
     if definitions is None or measured is None:
         with git.empty_worktree(folder):
             content = _check_out_inputs(folder, mirror, sha, project)
-            commit, packages = (None, None) if measured is None else (folder, folder / measured.path)
-            yield CommitTrees(folder, commit, packages, content, {folder: (mirror, sha)})
+            tree = Tree(folder)
+            yield CommitTrees(tree, None if measured is None else tree, content, {folder: (mirror, sha)})
         return
     source, path = mirror_of(mirror, definitions), folder.with_name(f"{folder.name}-measured")
     with git.empty_worktree(folder), _source_tree(mirror, sha, path, measured) as content:
         content += _check_out_inputs(folder, source, definitions.sha, project)
         commits = {folder: (source, definitions.sha), path: (mirror, sha)}
-        yield CommitTrees(folder, path, path / measured.path, content, commits)
+        yield CommitTrees(Tree(folder), Tree(path), content, commits)
 
 
 def _changed_files(root: Path, mirror: Path, sha: str) -> list[str]:
@@ -117,17 +122,19 @@ def _source_tree(mirror: Path, sha: str, path: Path, measured: MeasuredCode) -> 
     with git.empty_worktree(path):
         git.in_worktree(mirror, path, "read-tree", sha)
         git.in_worktree(mirror, path, "checkout-index", "-z", "--stdin", text="\0".join([*kept, ""]))
+        tree = Tree(path)
         for name in kept:
-            if _is_pointer(path / name):
+            if _is_pointer(tree, name):
                 raise IncompleteCommitError(f"git LFS keeps {name} elsewhere; leave it out of `sources`")
         yield hashlib.sha256("\0".join(sorted(kept.values())).encode(errors="replace")).hexdigest()
 
 
-def _is_pointer(path: Path) -> bool:
+def _is_pointer(tree: Tree, name: str) -> bool:
     """Whether git LFS left a few lines in place of the file."""
-    if path.is_symlink() or not path.is_file() or path.stat().st_size > _POINTER_BYTES:
+    entry = tree.find(name)
+    if entry is None or not entry.is_file or entry.status.st_size > _POINTER_BYTES:
         return False
-    return path.read_bytes().startswith(_LFS)
+    return tree.read(name, len(_LFS)) == _LFS
 
 
 def _check_out_named(root: Path, mirror: Path, sha: str, names: set[str], project: Project) -> set[str] | None:
@@ -144,16 +151,17 @@ def _check_out_named(root: Path, mirror: Path, sha: str, names: set[str], projec
     # Attributes change the contents of the files that git checks out.
     new = names & {*operators, *native, *_measured_roots(project), FILE_NAME, ".gitattributes"}
     there: set[str] = set()
+    tree = Tree(root)
     files = size = 0
     while new:
         git.check_out(mirror, root, sha, sorted(new))
         there |= new
         words: set[str] = set()
-        for path in (path for name in new for path in _files(root / name)):
-            files, size = files + 1, size + path.lstat().st_size
+        for entry in (entry for name in new for entry in _files(tree, name)):
+            files, size = files + 1, size + entry.status.st_size
             if files > _FILES or size > _BYTES:
                 return None
-            words |= _named(path)
+            words |= _named(tree, entry)
         new = {name for name in names - there - {_SERVICE} if words & {name, name.partition(".")[0] or name}}
     return there
 
@@ -166,24 +174,24 @@ def _measured_roots(project: Project) -> set[str]:
     return {literal_prefix(glob).partition("/")[0] for glob in measured.visible()}
 
 
-def _files(start: Path) -> Iterator[Path]:
-    """The links, Python files, native sources and settings at or below `start`."""
-    pending = [start]
-    while pending:
-        path = pending.pop()
-        if path.is_symlink() or (path.suffix in {".py", *_NATIVE, *_SETTINGS} and path.is_file()):
-            yield path
-        elif path.is_dir():
-            pending += path.iterdir()
+def _files(tree: Tree, name: str) -> Iterator[TreeEntry]:
+    """The links, Python files, native sources and settings at or below a name."""
+    start = tree.find(name)
+    if start is None:
+        return
+    for entry in tree.walk(_WHOLE, name) if start.is_folder else [start]:
+        if entry.is_link or (entry.is_file and PurePosixPath(entry.name).suffix in {".py", *_NATIVE, *_SETTINGS}):
+            yield entry
 
 
-def _named(path: Path) -> frozenset[str]:
+def _named(tree: Tree, entry: TreeEntry) -> frozenset[str]:
     """The words of a file that may be names of other files or modules."""
-    if path.is_symlink():
-        return frozenset(PurePosixPath(path.readlink()).parts)
-    if path.stat().st_size > _FILE_BYTES:
+    if entry.is_link:
+        return frozenset(PurePosixPath(tree.read_link(entry.name)).parts)
+    if entry.status.st_size > _FILE_BYTES:
         return frozenset()
-    return _named_in(path.read_text(encoding="utf-8", errors="replace"), path.suffix)
+    text = tree.read(entry.name, _FILE_BYTES).decode("utf-8", "replace")
+    return _named_in(text, PurePosixPath(entry.name).suffix)
 
 
 @lru_cache(maxsize=_FILES // 10)

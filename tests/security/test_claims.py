@@ -60,7 +60,7 @@ def test_the_database_refuses_them_too(lab: Lab, value: str) -> None:
 def test_what_lies_in_a_traces_place_is_not_opened(tmp_path: Path, kind: str) -> None:
     """A FIFO would block whoever opens it, and a link would store any file that the worker can read."""
     child = start(tmp_path, Diary())
-    place, target = child.temp / "trace.json.gz", tmp_path / "copy"
+    place, target = child.temp.place / "trace.json.gz", tmp_path / "copy"
     if kind == "fifo":
         os.mkfifo(place)
     elif kind == "link":
@@ -77,8 +77,8 @@ def test_what_lies_in_a_traces_place_is_not_opened(tmp_path: Path, kind: str) ->
 
 def test_a_trace_is_copied_out_of_the_childs_reach(tmp_path: Path) -> None:
     child = start(tmp_path, Diary())
-    (child.temp / "trace.json.gz").write_bytes(b"trace")
+    (child.temp.place / "trace.json.gz").write_bytes(b"trace")
     child.collect("trace.json.gz", tmp_path / "copy", limit=100)
     assert (tmp_path / "copy").read_bytes() == b"trace"
-    assert not (child.temp / "trace.json.gz").exists()
+    assert not (child.temp.place / "trace.json.gz").exists()
     child.close()

@@ -76,8 +76,8 @@ for path in sorted(home.rglob("*")):
         assert side.build(["plain"], Diary()).status is Status.OK
     assert ask(sides[0]) == "base"
     seen = ask(sides[1])
-    assert sides[1].root.name in seen
-    assert sides[0].root.name not in seen
+    assert sides[1].root.place.name in seen
+    assert sides[0].root.place.name not in seen
     assert "written" not in seen
     assert ask(sides[0]) == "base"
 

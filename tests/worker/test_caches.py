@@ -10,7 +10,7 @@ import pytest
 
 from warpwatch.worker import caches
 from warpwatch.worker.caches import CodeCache, cache_of, remove_unused
-from warpwatch.worker.files import copy_regular, read_regular
+from warpwatch.worker.trees import Tree, TreeError
 
 
 @pytest.fixture
@@ -26,6 +26,11 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
+def at(folder: Path) -> tuple[Tree, str]:
+    """The folder as a child's temporary folder and a name in it."""
+    return Tree(folder.parent), folder.name
+
+
 def content(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
 
@@ -34,17 +39,17 @@ def test_what_one_child_compiled_the_next_one_has(cache: CodeCache, tmp_path: Pa
     """With its times, which ninja compares."""
     first = write(tmp_path / "first", kernel="machine code")
     os.utime(first / "triton" / "kernel", ns=(1, 5))
-    cache.keep(first)
-    cache.fill(tmp_path / "second")
+    cache.keep(*at(first))
+    cache.fill(*at(tmp_path / "second"))
     assert content(tmp_path / "second") == {"kernel": "machine code"}
     assert (tmp_path / "second" / "triton" / "kernel").stat().st_mtime_ns == 5
-    cache.keep(write(tmp_path / "second", more="of it", kernel="changed code"))
+    cache.keep(*at(write(tmp_path / "second", more="of it", kernel="changed code")))
     assert content(cache.folder) == {"kernel": "changed code", "more": "of it"}
 
 
 def test_another_content_has_a_cache_of_its_own(cache: CodeCache, tmp_path: Path) -> None:
-    cache.keep(write(tmp_path / "first", kernel="machine code"))
-    cache_of(tmp_path, "another tree").fill(tmp_path / "second")
+    cache.keep(*at(write(tmp_path / "first", kernel="machine code")))
+    cache_of(tmp_path, "another tree").fill(*at(tmp_path / "second"))
     assert content(tmp_path / "second") == {}
     assert cache_of(tmp_path, "a", "b") != cache_of(tmp_path, "ab")
 
@@ -55,7 +60,7 @@ def test_only_regular_files_are_kept(cache: CodeCache, tmp_path: Path) -> None:
     (folder / "link").symlink_to("/etc/passwd")
     (folder / "folder").symlink_to("/etc")
     os.mkfifo(folder / "fifo")
-    cache.keep(folder)
+    cache.keep(*at(folder))
     assert content(cache.folder) == {"kernel": "machine code"}
     assert not (cache.folder / "folder").exists()
 
@@ -64,23 +69,24 @@ def test_a_link_in_place_of_the_folder_is_not_followed(cache: CodeCache, tmp_pat
     """The next child would find the files of the host that the parent may read."""
     host = write(tmp_path / "host", password="secret")
     (tmp_path / "child").symlink_to(host)
-    cache.keep(tmp_path / "child")
+    cache.keep(*at(tmp_path / "child"))
     assert not cache.folder.exists()
 
 
 def test_a_link_on_the_way_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "folder").symlink_to("/etc")
+    tree = Tree(tmp_path)
     for read in (
-        lambda: copy_regular(tmp_path, "folder/passwd", tmp_path / "copy", 2**20),
-        lambda: read_regular(tmp_path, "folder/passwd", 2**20),
+        lambda: tree.copy("folder/passwd", tree, "copy", 2**20),
+        lambda: tree.read("folder/passwd", 2**20),
     ):
-        with pytest.raises(NotADirectoryError):
+        with pytest.raises(TreeError):
             read()
 
 
 def test_a_lock_left_behind_is_not_kept(cache: CodeCache, tmp_path: Path) -> None:
     """torch waits for ever for the lock file of an extension that a killed process left."""
-    cache.keep(write(tmp_path / "child", kernel="machine code", lock="", other_lock=""))
+    cache.keep(*at(write(tmp_path / "child", kernel="machine code", lock="", other_lock="")))
     assert content(cache.folder) == {"kernel": "machine code"}
 
 
@@ -98,7 +104,7 @@ def test_a_flood_is_refused(cache: CodeCache, tmp_path: Path, flood: str, monkey
         for number in range(60):
             (folder / str(number)).mkdir()
     with pytest.raises(OSError, match=r"more than"):
-        cache.keep(folder)
+        cache.keep(*at(folder))
     assert content(cache.folder) == {}
 
 
@@ -113,14 +119,14 @@ def test_a_deep_tree_is_cut(cache: CodeCache, tmp_path: Path) -> None:
             os.chdir("d")
     finally:
         os.chdir(before)
-    cache.keep(folder)
+    cache.keep(*at(folder))
     # Neither could pytest remove it.
     subprocess.run(["rm", "-r", str(folder)], check=True)
     assert content(cache.folder) == {"kernel": "machine code"}
 
 
 def test_a_child_without_compilations_leaves_nothing(cache: CodeCache, tmp_path: Path) -> None:
-    cache.keep(tmp_path / "nothing")
+    cache.keep(*at(tmp_path / "nothing"))
     assert not cache.folder.exists()
 
 
@@ -130,6 +136,6 @@ def test_the_least_recently_used_are_removed(tmp_path: Path, monkeypatch: pytest
         folder = write(cache_of(tmp_path, str(number)).folder, kernel=str(number))
         os.utime(folder, ns=(number, number))
     # Being used counts.
-    cache_of(tmp_path, "0").fill(tmp_path / "child")
+    cache_of(tmp_path, "0").fill(*at(tmp_path / "child"))
     remove_unused(tmp_path)
     assert {text for folder in (tmp_path / "jit").iterdir() for text in content(folder).values()} == {"0", "3"}

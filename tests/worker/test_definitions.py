@@ -231,7 +231,7 @@ def test_only_declared_sources_lie_in_the_worktree(tools: Tools, measured: Repos
     version = DefinitionsVersion(beside.url, beside.commit("define", defined.definitions(toml=toml)))
     assert statuses(run(tools, measured, sha, version))["lib"] == Status.OK
     (checkout,) = tools.checkouts(measured.url, [sha], Diary(), version)
-    root = checkout.root.with_name(f"{checkout.root.name}-measured")
+    root = checkout.root.place.with_name(f"{checkout.root.place.name}-measured")
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
     assert files == {"src/lib/__init__.py"}
 

@@ -334,10 +334,10 @@ def test_a_lasting_commit_stays_checked_out(repository: Repository, good: str, t
     (kept,) = tools.checkouts(repository.url, [good], Diary())
     (left,) = tools.checkouts(repository.url, [other], Diary())
     assert tools.checkouts(repository.url, [good], Diary()) == [kept]
-    assert (kept.root.is_dir(), left.root.is_dir()) == (True, False)
+    assert (kept.root.place.is_dir(), left.root.place.is_dir()) == (True, False)
     tools.lasting = frozenset()
     tools.checkouts(repository.url, [other], Diary())
-    assert not kept.root.is_dir()
+    assert not kept.root.place.is_dir()
 
 
 def test_an_operator_may_be_loaded_without_the_others(repository: Repository, tools: Tools) -> None:

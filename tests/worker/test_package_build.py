@@ -38,12 +38,3 @@ def test_the_least_recently_used_builds_are_deleted_first(tmp_path: Path, limit:
     build(tmp_path, "old", 7)
     trim_builds(tmp_path, limit)
     assert sorted(path.name for path in tmp_path.iterdir()) == kept
-
-
-def test_files_that_a_worktree_shares_stay_there(tmp_path: Path) -> None:
-    builds, worktree = tmp_path / "builds", tmp_path / "module.so"
-    made = build(builds, "old", 7)
-    os.link(made / TREE / "package" / "module.so", worktree)
-    trim_builds(builds, 0)
-    assert list(builds.iterdir()) == []
-    assert worktree.read_bytes() == b"x" * 500

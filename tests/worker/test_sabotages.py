@@ -46,6 +46,7 @@ from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, UnhealthyError
 from warpwatch.worker.sandbox import Confinement
 from warpwatch.worker.tools import Tools
+from warpwatch.worker.trees import Tree
 
 NS = 100_000.0
 ROUNDS = 12
@@ -223,7 +224,7 @@ def check_out_instead(scene: Scene, other: Callable[[str], str]) -> None:
 
 def edit_checkout(scene: Scene) -> None:
     _, head = check_out(scene)
-    (head.root / "kernels" / "square.py").write_text("# the base again\n")
+    (head.root.place / "kernels" / "square.py").write_text("# the base again\n")
     check_out(scene)
 
 
@@ -250,7 +251,7 @@ def leave_stale_library(scene: Scene) -> str:
     asked: list[str] = []
 
     class Builder:
-        temp = scene.folder / "temp"
+        temp = Tree(scene.folder / "temp")
 
         def __init__(self, *_: object) -> None: ...
 
@@ -260,7 +261,7 @@ def leave_stale_library(scene: Scene) -> str:
 
         def ask(self, _kind: Any, verb: str, *_: Any, **__: Any) -> BuildReply:
             asked.append(verb)
-            built = self.temp / building._FOLDER / ("b" * 64) / LIBRARY
+            built = self.temp.place / building._FOLDER / ("b" * 64) / LIBRARY
             built.parent.mkdir(parents=True, exist_ok=True)
             built.write_bytes(b"new")
             return BuildReply(Status.OK, key="b" * 64)
@@ -434,7 +435,5 @@ def test_without_sabotage_all_is_green(scene: Scene) -> None:
         comparison = take_rounds(SimulatedCommit("base", NS), SimulatedCommit("head", head_ns))
         assert noticed(comparison, truth) == f"verdict {truth}"
     base, head = check_out(scene)
-    assert ((base.root / "kernels/square.py").read_text(), (head.root / "kernels/square.py").read_text()) == (
-        "TEXT = 'old'\n",
-        "TEXT = 'new'\n",
-    )
+    texts = [side.root.read("kernels/square.py", 100) for side in (base, head)]
+    assert texts == [b"TEXT = 'old'\n", b"TEXT = 'new'\n"]

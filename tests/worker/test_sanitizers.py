@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from warpwatch.worker.sanitizers import Sanitizer, SanitizerMissingError, find_sanitizer, first_finding
+from warpwatch.worker.trees import Tree
 
 ASAN = """\
 =================================================================
@@ -57,7 +58,7 @@ QUIET = """\
 )
 def test_the_first_finding_names_hazard_and_kernel(tmp_path: Path, name: str, report: str, words: list[str]) -> None:
     (tmp_path / "sanitizer.log").write_text(report)
-    found = first_finding(name, tmp_path)
+    found = first_finding(name, Tree(tmp_path))
     assert found is not None
     assert "\n" not in found
     assert [word for word in words if word not in found] == []
@@ -65,9 +66,9 @@ def test_the_first_finding_names_hazard_and_kernel(tmp_path: Path, name: str, re
 
 @pytest.mark.parametrize("name", ["address", "racecheck", "memcheck", "initcheck"])
 def test_nothing_found_is_nothing_said(tmp_path: Path, name: str) -> None:
-    assert first_finding(name, tmp_path) is None
+    assert first_finding(name, Tree(tmp_path)) is None
     (tmp_path / "sanitizer.log").write_text(QUIET)
-    assert first_finding(name, tmp_path) is None
+    assert first_finding(name, Tree(tmp_path)) is None
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -116,4 +117,4 @@ def test_a_report_that_is_no_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "sanitizer.zero").symlink_to("/dev/zero")
     (tmp_path / "sanitizer.folder").mkdir()
     (tmp_path / "sanitizer.log").write_text("SUMMARY: AddressSanitizer: heap-buffer-overflow")
-    assert first_finding("address", tmp_path) == "address sanitizer: heap-buffer-overflow"
+    assert first_finding("address", Tree(tmp_path)) == "address sanitizer: heap-buffer-overflow"
