@@ -12,7 +12,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -39,6 +39,16 @@ _OPERATOR_KEY = ("repository_id", "name")
 _CATALOGUES = 0x77617270
 """The first half of the key of a lock of PostgreSQL; the second is the id of a repository."""
 _CATALOGUE_SECONDS = 0.1
+HEAD_START_SECONDS = 5.0
+"""How long after a pause the jobs of the commit that failed before it let others be the first."""
+_LET_OTHERS_FIRST = text("""
+UPDATE jobs SET not_before = greatest(not_before, clock_timestamp() + make_interval(secs => :seconds))
+FROM (
+    SELECT device_id, commit_id FROM runs JOIN jobs ON jobs.id = runs.job_id
+    WHERE runs.worker_id = :worker_id ORDER BY runs.id DESC LIMIT 1
+) AS failed
+WHERE jobs.device_id = failed.device_id AND jobs.commit_id = failed.commit_id AND jobs.state = 'queued'
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +193,13 @@ def set_trouble(s: Session, worker_id: int, trouble: str) -> None:
 
 
 def pause_worker(s: Session, worker_id: int, seconds: float, reason: Reason) -> None:
-    """Says that the worker takes no job for a while, and why."""
+    """Says that the worker takes no job for a while, and why.
+
+    The jobs of the commit that it ran last wait a little longer, so that another commit shows whether it works again.
+    """
     until = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     s.execute(update(WorkerRecord).where(WorkerRecord.id == worker_id).values(paused_until=until, pause_reason=reason))
+    s.execute(_LET_OTHERS_FIRST, {"worker_id": worker_id, "seconds": seconds + HEAD_START_SECONDS})
 
 
 def resume_worker(s: Session, worker_id: int) -> None:

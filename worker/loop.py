@@ -35,8 +35,8 @@ from warpwatch.worker.execution import execute
 from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
 from warpwatch.worker.host import Host
 from warpwatch.worker.log_writer import LogWriter
-from warpwatch.worker.outages import reason_of, require_space
-from warpwatch.worker.reporter import CannotRunError, SilentReporter, Stopped
+from warpwatch.worker.outages import find_trouble, reason_of, require_space
+from warpwatch.worker.reporter import CannotRunError, Reporter, SilentReporter, Stopped
 from warpwatch.worker.tools import Tools
 
 FAILURES_BEFORE_PAUSE = 3
@@ -153,7 +153,8 @@ class _Worker:
         self._ahead = BuildAhead(self._tools, lambda: self.coordinator.list_waiting(JOBS))
         self._stop_requested = stop_requested
         self._stopwatch = host.stopwatch
-        self._failures = 0
+        self._failed: list[str] = []
+        """The commits of the jobs that failed in a row for a reason that speaks against this machine."""
         self.idle_since: float | None = time.monotonic()
         """None while a job runs."""
 
@@ -181,7 +182,7 @@ class _Worker:
         ):
             self._stopwatch.take()
             reason = self._end(job, self._run(job, stack), span)
-        self._pause_after(reason)
+        self._pause_after(reason, request.sha)
         self.idle_since = time.monotonic()
         JOB_ID.set(None)
 
@@ -198,13 +199,30 @@ class _Worker:
             return stopped
         except CannotRunError as error:
             reporter.log(str(error))
+            if error.reason is Reason.HOST_FAULT and not self._is_machine_at_fault(reporter):
+                return CannotRunError(str(error), retry=error.retry)
             return error
         except Exception as error:  # noqa: BLE001 - an internal error must not end the worker or leave its job running
             _log.exception("job %d failed because of an internal error", job.job_id)
-            reason = reason_of(error, self._tools.host.home) or Reason.INTERNAL_ERROR
+            # The next attempt makes its checkout anew.
+            self._tools.close()
+            reason = reason_of(error, self._tools.host.home)
+            if reason is None or (reason is not Reason.GIT_UNREACHABLE and not self._is_machine_at_fault(reporter)):
+                reason = Reason.INTERNAL_ERROR
             return CannotRunError(f"internal error: {type(error).__name__}: {error}", retry=True, reason=reason)
         finally:
             reporter.close()
+
+    def _is_machine_at_fault(self, reporter: Reporter) -> bool:
+        """Whether this machine fails without the commit that has just failed on it, and without its children, too."""
+        self._tools.close()
+        trouble = find_trouble(self._tools.host, SilentReporter())
+        reporter.log(
+            f"this machine fails without any commit as well: {trouble}"
+            if trouble is not None
+            else "this machine works without this commit, which therefore loses an attempt"
+        )
+        return trouble is not None
 
     def _end(
         self, job: ClaimedJob, ended: Outcome | Stopped | CannotRunError, span: telemetry.OpenSpan
@@ -238,16 +256,24 @@ class _Worker:
         _log.info("job %d ended", job.job_id)
         return ending.reason
 
-    def _pause_after(self, reason: Reason | None) -> None:
+    def _pause_after(self, reason: Reason | None, sha: str) -> None:
         """Takes no job for a while when several in a row failed for a reason that speaks against this machine.
 
-        Each of them would cost another job an attempt. The next job is the trial whether the machine works again.
+        Each of them would cost another job an attempt. The next job is the trial whether the machine works again. Where
+        all of them are of one commit, the machine must fail without it as well: no commit stops a device for others.
         """
-        self._failures = self._failures + 1 if reason in HOST_REASONS else 0
-        if reason is None or self._failures < FAILURES_BEFORE_PAUSE:
+        if reason is None or reason not in HOST_REASONS:
+            self._failed.clear()
             return
-        seconds = min(FIRST_PAUSE_SECONDS * 2 ** (self._failures - FAILURES_BEFORE_PAUSE), LONGEST_PAUSE_SECONDS)
-        _log.warning("%d jobs in a row failed (%s); pausing for %g s", self._failures, reason, seconds)
+        self._failed.append(sha)
+        failures = len(self._failed)
+        if failures < FAILURES_BEFORE_PAUSE:
+            return
+        if len(set(self._failed)) == 1 and find_trouble(self._tools.host, SilentReporter()) is None:
+            _log.warning("%d jobs in a row failed (%s), all of commit %s; going on with others", failures, reason, sha)
+            return
+        seconds = min(FIRST_PAUSE_SECONDS * 2 ** (failures - FAILURES_BEFORE_PAUSE), LONGEST_PAUSE_SECONDS)
+        _log.warning("%d jobs in a row failed (%s); pausing for %g s", failures, reason, seconds)
         self.coordinator.pause(seconds, reason)
         if not self._stop_requested.wait(seconds):
             self.coordinator.resume()

@@ -85,7 +85,12 @@ class Tools:
                 self._warm.pop(key).close()
                 message = f"the checkout of {key[1][:12]} does not hold its files: {different[0]} differs"
                 raise CannotRunError(message, retry=True, reason=Reason.HOST_FAULT)
-            self._warm[key].build_package(reporter)
+            try:
+                self._warm[key].build_package(reporter)
+            except OSError:
+                # Whatever it left half done must not be measured by the next attempt.
+                self._warm.pop(key).close()
+                raise
         return [self._warm[key] for key in keys]
 
     def peaks(self, checkout: Checkout, reporter: Reporter) -> dict[str, float] | None:
@@ -124,6 +129,7 @@ class Tools:
         return peaks
 
     def close(self) -> None:
+        """Closes all checkouts; whoever asks for one later gets a new one."""
         self.lasting = frozenset()
         self._keep(set())
 

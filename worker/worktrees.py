@@ -146,10 +146,14 @@ def _check_out_named(root: Path, mirror: Path, sha: str, names: set[str], projec
     operators, native = (PurePosixPath(folder).parts[:1] for folder in (project.operators, project.native))
     if project.programs or len(names) > _ENTRIES or not operators or operators[0] not in names:
         return None
+    measured = _measured_roots(project)
+    if "" in measured:
+        # What is measured, or what its build reads, may lie anywhere.
+        return None
     # Several names that cannot be decoded look the same, and git would find none of them.
     names = {name for name in names if _UNDECODABLE not in name}
     # Attributes change the contents of the files that git checks out.
-    new = names & {*operators, *native, *_measured_roots(project), FILE_NAME, ".gitattributes"}
+    new = names & {*operators, *native, *measured, FILE_NAME, ".gitattributes"}
     there: set[str] = set()
     tree = Tree(root)
     files = size = 0

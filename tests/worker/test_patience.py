@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from tests.db.conftest import ENVIRONMENT, PEAKS, World, make_world, outcome
 from tests.db.conftest import world as world
+from tests.worker.conftest import Diary
 from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.contract.words import Reason, Status
-from warpwatch.db import registry
+from warpwatch.db import registry, runs
 from warpwatch.git import UnreachableError, update_mirror
 from warpwatch.settings import Settings
 from warpwatch.worker import loop, outages
 from warpwatch.worker.database_coordinator import connect_to_database
+from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import CannotRunError, UnhealthyError
+from warpwatch.worker.trees import TreeError
 
 Script = Callable[[], Outcome]
 
@@ -53,10 +57,10 @@ class Bench:
         self.worker = loop._Worker(Settings(home), "cpu", connect_to_database(world.database.url, 15), (), stop)
         self.state_while_paused: list[str] = []
 
-    def run(self, script: Script) -> tuple[str, str | None]:
-        """State and reason of a new job that does this."""
+    def run(self, script: Script, **about: Any) -> tuple[str, str | None]:
+        """State and reason of a new job that does this. about: the job, such as its commit."""
         self.script = script
-        job_id = self.world.job()
+        job_id = self.world.job(**about)
         claimed = self.worker.coordinator.claim(job_id)  # type: ignore[attr-defined]
         self.worker.handle(claimed)
         job = self.world.look(job_id)
@@ -91,13 +95,29 @@ def failing(error: Exception) -> Script:
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
+DESCRIPTORS = OSError(errno.EMFILE, "Too many open files")
+NO_CHILD = CannotRunError("the harness did not start", retry=True, reason=Reason.HOST_FAULT)
 
 
+@pytest.fixture
+def sick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that fails without any commit as well."""
+    monkeypatch.setattr(loop, "find_trouble", lambda *_: "it starts no child")
+
+
+@pytest.fixture
+def well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that works without the commit; `find_trouble` finds that out below."""
+    monkeypatch.setattr(loop, "find_trouble", lambda *_: None)
+
+
+@pytest.mark.usefixtures("sick")
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         (FULL, Reason.DISK_FULL),
-        (OSError(errno.EMFILE, "Too many open files"), Reason.HOST_FAULT),
+        (DESCRIPTORS, Reason.HOST_FAULT),
+        (NO_CHILD, Reason.HOST_FAULT),
         (ZeroDivisionError(), Reason.INTERNAL_ERROR),
         (CannotRunError("git", retry=True, reason=Reason.GIT_UNREACHABLE), Reason.GIT_UNREACHABLE),
         (UnhealthyError("hot"), Reason.UNFIT_DEVICE),
@@ -107,6 +127,71 @@ def test_every_failure_has_its_reason_and_is_tried_again(bench: Bench, error: Ex
     assert bench.run(failing(error)) == ("queued", expected)
 
 
+@pytest.mark.usefixtures("well")
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (FULL, Reason.INTERNAL_ERROR),
+        (DESCRIPTORS, Reason.INTERNAL_ERROR),
+        (TreeError(errno.ELOOP, "a link"), Reason.INTERNAL_ERROR),
+        (NO_CHILD, None),
+    ],
+)
+def test_what_a_commit_alone_meets_is_no_outage(bench: Bench, error: Exception, expected: Reason | None) -> None:
+    """The machine writes, checks out and starts a child without it, so it loses its attempts, and nobody waits."""
+    job_id = bench.world.job()
+    states = []
+    for _ in range(runs.ATTEMPTS):
+        bench.script = failing(error)
+        bench.worker.handle(bench.worker.coordinator.claim(job_id))  # type: ignore[attr-defined]
+        states.append(bench.world.look(job_id).state)
+    assert states == ["queued", "queued", "failed"]
+    job = bench.world.look(job_id)
+    assert (job.reason, job.outages) == (expected, 0)
+    assert str(error) in job.message
+    assert bench.pauses == []
+    assert bench.run(outcome) == ("done", None)
+
+
+@pytest.mark.usefixtures("well")
+@pytest.mark.parametrize("error", [ZeroDivisionError(), UnhealthyError("hot")])
+def test_one_commit_stops_no_device_and_two_may(bench: Bench, error: Exception) -> None:
+    for _ in range(2 * loop.FAILURES_BEFORE_PAUSE):
+        bench.run(failing(error))
+    assert bench.pauses == []
+    bench.run(failing(error), commit=1)
+    assert len(bench.pauses) == 1
+
+
+def test_a_machine_that_works_has_no_trouble(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert outages.find_trouble(host, Diary()) is None
+    assert [*(host.home / "worktrees").iterdir()] == []
+    no_harness = replace(host, bootstrap=host.home / "nothing.py")
+    assert "did not start" in str(outages.find_trouble(no_harness, Diary()))
+    monkeypatch.setattr(outages, "own_prefix", lambda: "no/such/folder" * 500)
+    assert "File name too long" in str(outages.find_trouble(host, Diary()))
+    monkeypatch.setattr(outages, "LEAST_FREE_BYTES", 2**63)
+    assert outages.find_trouble(host, Diary()) == "its disk is full"
+
+
+@pytest.mark.usefixtures("sick")
+def test_another_commit_is_the_first_after_a_pause(bench: Bench) -> None:
+    for _ in range(loop.FAILURES_BEFORE_PAUSE):
+        bench.run(failing(DESCRIPTORS))
+    assert bench.pauses == [loop.FIRST_PAUSE_SECONDS]
+    job_id = bench.world.job(commit=1)
+    with bench.world.database.session() as s:
+        # The pause is over.
+        s.execute(text("UPDATE jobs SET not_before = not_before - make_interval(secs => :seconds)"), {"seconds": 30})
+        worker = next(row for row in registry_workers(s) if row.name == bench.worker.name)
+        claimed = runs.claim_next(s, bench.world.device, worker.id)
+    assert claimed is not None
+    assert claimed.job_id == job_id
+    with bench.world.database.session() as s:
+        assert runs.claim_next(s, bench.world.device, worker.id) is None
+
+
+@pytest.mark.usefixtures("sick")
 def test_a_worker_pauses_after_failures_of_its_machine_and_resumes(bench: Bench) -> None:
     for _ in range(loop.FAILURES_BEFORE_PAUSE - 1):
         bench.run(failing(FULL))
