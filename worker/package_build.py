@@ -129,7 +129,8 @@ def build_package(
         try:
             _wait(process, begin + seconds, seconds, reporter)
         except PackageBuildError as error:
-            error.fault = error.fault or _find_full_disk(jail)
+            # A jail that did not even start has no folder, which says nothing about the command.
+            error.fault = error.fault or _find_full_disk(Tree(jail.folder()))
             raise
         finally:
             jail.kill(process.pid)
@@ -205,12 +206,9 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, seconds: float, rep
         raise PackageBuildError("\n".join([f"the build command exited with status {code}", *tail]), fault)
 
 
-def _find_full_disk(jail: sandbox.Jail) -> Fault | None:
+def _find_full_disk(left: Tree) -> Fault | None:
     """BUILD_FULL_DISK where the temporary folder of a failed build has no room any more."""
-    with contextlib.suppress(OSError):
-        if Tree(jail.folder()).free_bytes() < _FULL_BYTES:
-            return Fault.BUILD_FULL_DISK
-    return None
+    return Fault.BUILD_FULL_DISK if left.free_bytes() < _FULL_BYTES else None
 
 
 def _keep(made: Tree, folder: Path) -> None:

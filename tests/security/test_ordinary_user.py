@@ -24,6 +24,7 @@ pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).parents[2]
 SITE_PACKAGES = Path(pytest.__file__).parents[1]
 TESTS = [
+    "tests/security/test_builds.py",
     "tests/security/test_claims.py",
     "tests/security/test_commits.py",
     "tests/security/test_forged_replies.py",
@@ -33,6 +34,7 @@ TESTS = [
     "tests/worker/test_device_lock.py",
     "tests/worker/test_isolation.py",
     "tests/worker/test_templates.py",
+    "tests/worker/test_trees.py",
 ]
 SAME = ["tests/worker/test_templates.py::test_importing_the_harness_asks_for_no_device"]
 """Tests that import modules alone, which is the same for every user who may read them."""
