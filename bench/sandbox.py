@@ -26,7 +26,7 @@ from warpwatch.contract.environment import Environment
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind
 from warpwatch.settings import Settings
-from warpwatch.worker import sandbox, templates
+from warpwatch.worker import levels, sandbox, templates
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import SilentReporter
@@ -46,7 +46,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 def time_starts(home: Path, count: int) -> dict[str, list[float]]:
     """Seconds from start to end of /bin/true, in turn: as it is, and in each of two confinements."""
-    full = sandbox.confinement(home, None)
+    full = levels.confinement(home, None)
     none = replace(full, isolation="none")
     actions: dict[str, Callable[[], object]] = {
         "plain": lambda: subprocess.run(["/bin/true"], check=True),
@@ -116,7 +116,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
-        strongest = sandbox.strongest_isolation(home, arguments.device.partition(":")[0])
+        strongest = levels.strongest_isolation(home, arguments.device.partition(":")[0])
         starts = {name: 1e3 * median(times) for name, times in time_starts(home, arguments.starts).items()}
         print(f"start of /bin/true: {', '.join(f'{name} {ms:.1f} ms' for name, ms in starts.items())}")
         print(f"  the sandbox adds {starts[strongest] - starts['plain']:.1f} ms")

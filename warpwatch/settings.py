@@ -12,7 +12,7 @@ from warpwatch.contract.words import AccountRole
 from warpwatch.destinations import Destinations, is_loopback, is_trustworthy, parse_private_hosts
 
 ISOLATIONS = ("auto", "full", "user", "network", "none")
-"""The first is the default: the strongest that the host allows."""
+"""The first is the default: the strongest with namespaces that the host allows."""
 FORK_ISOLATIONS = ("user", "full", "network", "none")
 """The first is the default."""
 PROVIDER_SCOPES = "openid email profile"
@@ -86,8 +86,14 @@ VARIABLES = (
     Variable(
         "WARPWATCH_ISOLATION",
         "`auto`",
-        "how kernel code is confined: `full`, `user`, `network` or `none`, see security.md; `auto` is the strongest "
-        "that the host allows",
+        "how kernel code is confined: `full`, `user`, `network` or `none`, see security.md; `auto` is the stronger of "
+        "`full` and `user` that the host allows, and no less than the data directory had before",
+    ),
+    Variable(
+        "WARPWATCH_VISIBLE",
+        "none",
+        "files and folders that kernel code may read beside what it needs, such as `/data/models:/apps/gcc-14`; see "
+        "security.md",
     ),
     Variable(
         "WARPWATCH_FORK_ISOLATION",
@@ -156,6 +162,7 @@ class Settings:
     memory_bytes: None means three quarters of the machine's.
     scratch_bytes: None means a quarter of the machine's memory.
     isolation: one of ISOLATIONS; see worker.sandbox.
+    visible: files and folders that children may read, beside those that they need.
     fork_isolation: the weakest isolation in which a worker runs commits that no branch holds.
     trial_share: of a device's time, for trials while other work waits.
     patch_days: how long a patch is kept after its last use.
@@ -182,6 +189,7 @@ class Settings:
     memory_bytes: int | None = None
     scratch_bytes: int | None = None
     isolation: str = "auto"
+    visible: tuple[Path, ...] = ()
     fork_isolation: str = "user"
     trial_share: float = 0.2
     patch_days: float = 7.0
@@ -225,6 +233,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         memory_bytes=int(memory * 2**30) or None,
         scratch_bytes=int(scratch * 2**30) or None,
         isolation=_choice(environ, "WARPWATCH_ISOLATION", ISOLATIONS),
+        visible=_paths(environ, "WARPWATCH_VISIBLE"),
         fork_isolation=_choice(environ, "WARPWATCH_FORK_ISOLATION", FORK_ISOLATIONS),
         trial_share=_number(environ, "WARPWATCH_TRIAL_SHARE", 0.2, low=0, high=1),
         patch_days=_number(environ, "WARPWATCH_PATCH_DAYS", 7, low=0.01, high=365),
@@ -301,6 +310,18 @@ def _hosts(environ: Mapping[str, str], name: str) -> str:
             f"{name}: {error}; set it to names such as git.internal and networks such as 10.1.0.0/16"
         ) from None
     return text
+
+
+def _paths(environ: Mapping[str, str], name: str) -> tuple[Path, ...]:
+    """Files and folders that are there, separated as in PATH."""
+    paths = tuple(Path(entry) for entry in environ.get(name, "").split(os.pathsep) if entry)
+    for path in paths:
+        if not path.is_absolute() or path.resolve() == Path("/") or not path.exists():
+            raise SettingError(
+                f"{name}: {str(path)!r} is no file or folder that can be shown; set it to absolute paths other than /, "
+                f"separated by {os.pathsep!r}"
+            )
+    return paths
 
 
 def _choice(environ: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:

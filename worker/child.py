@@ -185,7 +185,7 @@ class Child:
             environment[sandbox.BYTECODE_VARIABLE] = str(spec.bytecode)
         # A child that builds starts elsewhere, so that no file of the commit is where a program looks for its own.
         folder = inside if spec.builds else spec.root
-        folders = {spec.root, spec.libraries, spec.bytecode, spec.headers, *spec.visible}
+        folders = {spec.root, spec.libraries, spec.bytecode, spec.headers, spec.bootstrap.parent, *spec.visible}
         visible = [path for path in folders if path is not None and path.is_dir()]
         if spec.is_forked and self._jail.image is None:
             request = templates.TemplateRequest(command, environment, folder, visible, spec.threads, spec.device)

@@ -7,17 +7,17 @@ import neither `re` nor `enum`, which would double the time of a start. PLAN is 
 marshalled dictionary, written by `sandbox.Jail`:
 
 isolation – "full" | "user" | "network" | "none".
-visible – folders that the child sees although one above them is hidden.
-hidden – folders and files that it must not see.
-masked – sockets and FIFOs of others.
+root – what the child sees of the host: (kind, path, source) as in root.py, outer folders first.
 devices – nodes below /dev that it gets, by name.
 scratch, scratch_bytes – where its own temporary folder is mounted, and its size.
 shared_bytes – size of its own /dev/shm.
 channel – descriptor of the socket on which the parent gets the temporary folder and the end of the process namespace.
-image – folder with the files that the child sees in place of the host's, "" for the host's.
-drivers – files of the GPU's driver that it gets in `DRIVERS` then.
-folder – where it starts. limits – {"DATA": n, …}. filter – the system call filter in hex, "" for none.
-group – folder of its control group, "" for none. parent – id of the process with which it dies, or null.
+words – its command line. folder – where it starts. limits – {"DATA": n, …}.
+filter – the system call filter in hex, "" for none. group – folder of its control group, "" for none.
+parent – id of the process with which it dies, or null.
+
+A system call that the host refuses is reported on standard error as `confine: CALL ERRNO DETAILS`, with the exit status
+REFUSED, before any code of a commit runs.
 
 With namespaces, three processes stand between the parent and kernel code: this one, which ends as the child ends; the
 first process of a new PID namespace, with which everything in it dies; and the child, its second process.
@@ -35,7 +35,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
 CLONE_NEWNS = 0x00020000
@@ -47,6 +47,7 @@ CLONE_NEWNET = 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 1, 2, 4, 8, 0x1000, 0x4000
 MS_PRIVATE = 0x40000
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 SIGKILL, SIGSTOP = 9, 19
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
@@ -65,8 +66,10 @@ AT_RECURSIVE = 0x8000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 CLOSED = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
 MNT_DETACH = 2
-DRIVERS = "/.warpwatch/driver"
-"""As in images.py."""
+REFUSED = 125
+"""Exit status where the host refuses a system call."""
+ROOT_BYTES = "4m"
+"""Size of a root that holds folders and links alone."""
 SCRATCH_FILES = 2**18
 """Files and folders in the temporary folder; each takes some 1 KiB of memory."""
 OUT_OF_MEMORY_SCORE = "1000"
@@ -74,8 +77,21 @@ OUT_OF_MEMORY_SCORE = "1000"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class RefusedError(OSError):
+    """A system call failed. call: its name; details: on what."""
+
+    def __init__(self, code: int, call: str, details: str) -> None:
+        super().__init__(code, f"{call} {details}: {os.strerror(code)}")
+        self.call = call
+        self.details = details
+
+
 def main() -> None:
-    confine(read_plan(int(sys.argv[1])))
+    try:
+        confine(read_plan(int(sys.argv[1])))
+    except RefusedError as error:
+        os.write(2, f"confine: {error.call} {error.errno} {error.details}\n".encode(errors="replace"))
+        os._exit(REFUSED)
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606
 
 
@@ -90,19 +106,20 @@ def confine(plan: dict[str, Any]) -> None:
     if plan["group"]:
         _write(os.path.join(plan["group"], "cgroup.procs"), "0")  # noqa: PTH118 - pathlib takes 5 ms to import
     _write("/proc/self/oom_score_adj", OUT_OF_MEMORY_SCORE)
+    # A child of the same user may hold as many descriptors in flight as its own limit says, so that of a process that
+    # sends some to the parent must be above it.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     namespaces = plan["isolation"] in ("full", "user")
     if plan["isolation"] == "network":
-        _call(_libc.unshare(CLONE_NEWNET))
+        _call(_libc.unshare(CLONE_NEWNET), "unshare", "network")
     scratch = _enter_namespaces(plan) if namespaces else -1
-    for name, value in plan["limits"].items():
-        _lower_limit(getattr(resource, f"RLIMIT_{name}"), value)
     if plan["parent"] is not None:
         _die_with(plan["parent"])
     if namespaces:
         _enter_process_namespace(plan, scratch)
-    _drop_capabilities(() if namespaces else FILE_CAPABILITIES)
-    if plan["filter"]:
-        _install_filter(bytes.fromhex(plan["filter"]))
+    else:
+        _give_up(plan, FILE_CAPABILITIES)
     os.chdir(plan["folder"])
 
 
@@ -114,111 +131,82 @@ def _enter_namespaces(plan: dict[str, Any]) -> int:
     # The identity is kept, so files keep their owners; only privileges over the host are lost.
     uid, gid = os.getuid(), os.getgid()
     kinds = CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWPID
-    _call(_libc.unshare(kinds))
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{uid} {uid} 1")
-    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    _call(_libc.unshare(kinds), "unshare", "namespaces")
+    for name, text in {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}.items():
+        try:
+            _write(f"/proc/self/{name}", text)
+        except OSError as error:
+            raise RefusedError(error.errno or 0, "map", name) from None
     _mount("none", "/", "", MS_REC | MS_PRIVATE)
-    # What stays visible or reachable must be opened before something covers it.
-    visible = {path: os.open(path, os.O_PATH) for path in plan["visible"]}
-    devices = {name: os.open(f"/dev/{name}", os.O_PATH) for name in plan["devices"]}
-    if plan["image"]:
-        _enter_image(plan, visible, devices)
-    else:
-        _set_attributes("/", CLOSED, 0, AT_RECURSIVE)
-        _replace_devices(devices, plan["shared_bytes"])
-        _hide(sorted(plan["hidden"]), visible)
-        for path in plan["masked"]:
-            if os.path.lexists(path):
-                _mount("/dev/null", path, "", MS_BIND)
-    _mount_empty(plan["scratch"], f"size={plan['scratch_bytes']},nr_inodes={SCRATCH_FILES},mode=700")
+    _enter_root(plan)
     return os.open(plan["scratch"], os.O_RDONLY | os.O_DIRECTORY)
 
 
-def _enter_image(plan: dict[str, Any], visible: dict[str, int], devices: dict[str, int]) -> None:
-    """Makes the files of an image the root, read-only, with nothing of the host in it but the visible folders, /proc,
-    /sys, the devices and the driver."""
-    root, home = plan["image"], os.path.dirname(plan["scratch"])  # noqa: PTH120
-    _mount(root, root, "", MS_BIND | MS_REC)
-    outside = [path for path in visible if not path.startswith(f"{home}/")]
-    for path in ("/proc", "/sys", "/dev", DRIVERS, home, *outside):
+def _enter_root(plan: dict[str, Any]) -> None:
+    """Leaves the host's files for a root that holds what the plan names, read-only, and nothing else."""
+    # The temporary folder is there, belongs to this user, and holds nothing.
+    root = plan["scratch"]
+    _mount_empty(root, f"size={ROOT_BYTES},mode=755")
+    for kind, path, source in plan["root"]:
+        target = root + path
+        if kind == "link":
+            _make_mount_point(root, os.path.dirname(path))  # noqa: PTH120
+            os.symlink(source, target)  # noqa: PTH211
+        elif kind == "bind":
+            _make_mount_point(root, path, is_folder=os.path.isdir(source))  # noqa: PTH112
+            _mount(source, target, "", MS_BIND | MS_REC)
+        elif kind == "cover" and os.path.isfile(target):  # noqa: PTH113
+            _mount("/dev/null", target, "", MS_BIND)
+        elif kind != "cover" or os.path.isdir(target):  # noqa: PTH112
+            _make_mount_point(root, path)
+            if kind != "empty":
+                _mount_empty(target, f"size={ROOT_BYTES},mode=755")
+    for path in ("/proc", "/dev", plan["scratch"]):
         _make_mount_point(root, path)
-    _set_attributes(root, CLOSED, 0, AT_RECURSIVE)
-    _mount_empty(root + home, "size=256k,mode=755")
-    os.makedirs(root + plan["scratch"])  # noqa: PTH103
-    for path, descriptor in visible.items():
-        os.makedirs(root + path, exist_ok=True)  # noqa: PTH103
-        _mount(f"/proc/self/fd/{descriptor}", root + path, "", MS_BIND | MS_REC)
-        _set_attributes(root + path, CLOSED, 0, AT_RECURSIVE)
-        os.close(descriptor)
-    _set_attributes(root + home, MOUNT_ATTR_RDONLY, 0, 0)
-    _mount("/sys", f"{root}/sys", "", MS_BIND | MS_REC)
-    _set_attributes(f"{root}/sys", CLOSED, 0, AT_RECURSIVE)
-    _mount_empty(root + DRIVERS, "size=256k,mode=755")
-    for path in plan["drivers"]:
-        target = f"{root}{DRIVERS}/{os.path.basename(path)}"  # noqa: PTH119
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
-        _mount(path, target, "", MS_BIND)
-        _set_attributes(target, CLOSED, 0, 0)
-    _set_attributes(root + DRIVERS, MOUNT_ATTR_RDONLY, 0, 0)
-    _replace_devices(devices, plan["shared_bytes"], root)
     _mount("/proc", f"{root}/proc", "", MS_BIND | MS_REC)
-    _set_attributes(f"{root}/proc", CLOSED, 0, AT_RECURSIVE)
+    _set_attributes(root, CLOSED, 0, AT_RECURSIVE)
+    _replace_devices(plan["devices"], plan["shared_bytes"], root)
+    _mount_empty(root + plan["scratch"], f"size={plan['scratch_bytes']},nr_inodes={SCRATCH_FILES},mode=700")
     os.chdir(root)
-    _call(_libc.pivot_root(b".", b"."))
-    _call(_libc.umount2(b".", MNT_DETACH))
+    _call(_libc.pivot_root(b".", b"."), "pivot_root", root)
+    _call(_libc.umount2(b".", MNT_DETACH), "umount2", "/")
     os.chdir("/")
 
 
-def _make_mount_point(root: str, path: str) -> None:
-    """A folder of an image. One behind a link could lie outside of it."""
-    place = root
-    for name in path.strip("/").split("/"):
+def _make_mount_point(root: str, path: str, *, is_folder: bool = True) -> None:
+    """A folder or file in the new root. One behind a link of an image could lie outside of it."""
+    place, parts = root, path.strip("/").split("/")
+    for index, name in enumerate(filter(None, parts), 1):
         place = f"{place}/{name}"
         if os.path.islink(place):  # noqa: PTH114
             raise OSError(f"the image has a link at {place}, where a folder of the host must be")
-        if not os.path.isdir(place):  # noqa: PTH112
-            os.makedirs(place, exist_ok=True)  # noqa: PTH103
+        if os.path.lexists(place):
+            continue
+        if is_folder or index < len(parts):
+            os.mkdir(place)  # noqa: PTH102
+        else:
+            os.close(os.open(place, os.O_CREAT | os.O_WRONLY))
 
 
-def _replace_devices(devices: dict[str, int], shared_bytes: int, root: str = "") -> None:
+def _replace_devices(devices: Iterable[str], shared_bytes: int, root: str) -> None:
     """An own /dev with the nodes in `devices`: for a root, a disk of the host is just another file.
 
-    A read-only mount protects neither devices nor sockets.
+    A read-only mount protects no device.
     """
     _mount_empty(f"{root}/dev", "size=256k,mode=755", MS_NOEXEC)
-    for name, descriptor in devices.items():
-        target, source = f"{root}/dev/{name}", f"/proc/self/fd/{descriptor}"
+    for name in devices:
+        target, source = f"{root}/dev/{name}", f"/dev/{name}"
         if os.path.isdir(source):  # noqa: PTH112
             os.makedirs(target)  # noqa: PTH103
         else:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
         _mount(source, target, "", MS_BIND | MS_REC)
         _set_attributes(target, 0, MOUNT_ATTR_NODEV, AT_RECURSIVE)
-        os.close(descriptor)
     for name, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
         os.symlink(f"/proc/self/{target}", f"{root}/dev/{name}")  # noqa: PTH211
     os.mkdir(f"{root}/dev/shm")  # noqa: PTH102, S108
     _set_attributes(f"{root}/dev", MOUNT_ATTR_RDONLY, 0, 0)
     _mount_empty(f"{root}/dev/shm", f"size={shared_bytes},nr_inodes={SCRATCH_FILES},mode=1777")  # noqa: S108
-
-
-def _hide(hidden: Sequence[str], visible: dict[str, int]) -> None:
-    """Covers what is hidden, and lays the visible folders inside it back to their places."""
-    covers = []
-    for path in hidden:
-        if os.path.isdir(path):  # noqa: PTH112
-            _mount_empty(path, "size=64k,mode=555")
-            covers.append(path)
-        elif os.path.lexists(path):
-            _mount("/dev/null", path, "", MS_BIND)
-    for path, descriptor in visible.items():
-        if any(path.startswith(f"{cover}/") for cover in covers):
-            os.makedirs(path, exist_ok=True)  # noqa: PTH103
-            _mount(f"/proc/self/fd/{descriptor}", path, "", MS_BIND | MS_REC)
-        os.close(descriptor)
-    for path in covers:
-        _set_attributes(path, MOUNT_ATTR_RDONLY, 0, 0)
 
 
 def _enter_process_namespace(plan: dict[str, Any], scratch: int) -> None:
@@ -230,14 +218,35 @@ def _enter_process_namespace(plan: dict[str, Any], scratch: int) -> None:
         channel.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
     channel.close()
     os.close(scratch)
+    if first:
+        _close_to_others()
+        _drop_capabilities(())
     _become_waiter(first)
     # The first process must see its own /proc, must not outlive its parent, and collects what loses its parent.
-    _call(_libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0))
+    _call(_libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "prctl", "parent")
     if plan["isolation"] == "full":
         _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
         _protect_system_files("/proc")
+    # Kernel code could look into a process that has no more capabilities than itself, unless that may not be dumped.
+    _close_to_others()
+    _give_up(plan, ())
     _become_waiter(os.fork())
-    _call(_libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0))
+    _call(_libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl", "dumpable")
+    _call(_libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "prctl", "parent")
+
+
+def _close_to_others() -> None:
+    """Makes the memory, files and folders of this process unreadable for every process of its user."""
+    _call(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl", "dumpable")
+
+
+def _give_up(plan: dict[str, Any], capabilities: Sequence[int]) -> None:
+    """Lowers the limits, drops all other capabilities and installs the filter."""
+    for name, value in plan["limits"].items():
+        _lower_limit(getattr(resource, f"RLIMIT_{name}"), value)
+    _drop_capabilities(capabilities)
+    if plan["filter"]:
+        _install_filter(bytes.fromhex(plan["filter"]))
 
 
 def _protect_system_files(proc: str) -> None:
@@ -257,25 +266,25 @@ def _protect_system_files(proc: str) -> None:
 def _drop_capabilities(kept: Sequence[int]) -> None:
     """User 0 of a new user namespace may undo all of the above until its capabilities there are gone."""
     if not kept:
-        _call(_libc.prctl(PR_SET_SECUREBITS, SECURE_NO_ROOT, 0, 0, 0))
+        _call(_libc.prctl(PR_SET_SECUREBITS, SECURE_NO_ROOT, 0, 0, 0), "prctl", "securebits")
     for capability in range(CAPABILITIES):
         # Fails for the numbers beyond the last capability of this kernel, and for a user who has none.
         if capability not in kept:
             _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     # What this process has now outlives a smaller bounding set until it executes a program, which a fork never does.
     header, sets = struct.pack("Ii", CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
-    _call(_libc.capget(header, sets))
+    _call(_libc.capget(header, sets), "capget", "")
     mask = sum(1 << capability for capability in kept)
     effective, permitted, inheritable, *high = struct.unpack("6I", sets.raw)
     low = (effective & mask, permitted & mask, inheritable & mask)
-    _call(_libc.capset(header, struct.pack("6I", *low, *(0 for _ in high))))
-    _call(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _call(_libc.capset(header, struct.pack("6I", *low, *(0 for _ in high))), "capset", "")
+    _call(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl", "new privileges")
 
 
 def _install_filter(program: bytes) -> None:
     instructions = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(instructions))
-    _call(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0))
+    _call(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0), "prctl", "filter")
 
 
 def _become_waiter(child: int) -> None:
@@ -323,16 +332,13 @@ def _mount_empty(folder: str, options: str, flags: int = 0) -> None:
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     words = (os.fsencode(source), os.fsencode(target), kind.encode() or None)
-    _call(_libc.mount(*words, ctypes.c_ulong(flags), options.encode() or None))
+    _call(_libc.mount(*words, ctypes.c_ulong(flags), options.encode() or None), "mount", f"{kind or source} {target}")
 
 
 def _set_attributes(folder: str, added: int, removed: int, flags: int) -> None:
     attributes = struct.pack("QQQQ", added, removed, 0, 0)
-    _call(
-        _libc.syscall(
-            SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(folder), ctypes.c_uint(flags), attributes, ctypes.c_size_t(32)
-        )
-    )
+    words = (AT_FDCWD, os.fsencode(folder), ctypes.c_uint(flags), attributes, ctypes.c_size_t(32))
+    _call(_libc.syscall(SYS_MOUNT_SETATTR, *words), "mount_setattr", folder)
 
 
 def _lower_limit(kind: int, value: int) -> None:
@@ -343,7 +349,7 @@ def _lower_limit(kind: int, value: int) -> None:
 
 def _die_with(parent: int) -> None:
     """Has the kernel kill this process when its parent dies. The parent may have died before that was asked for."""
-    _call(_libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0))
+    _call(_libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "prctl", "parent")
     if os.getppid() != parent:
         os._exit(1)
 
@@ -353,10 +359,9 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _call(result: int) -> None:
+def _call(result: int, name: str, details: str) -> None:
     if result != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+        raise RefusedError(ctypes.get_errno(), name, details)
 
 
 if __name__ == "__main__":

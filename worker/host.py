@@ -11,7 +11,7 @@ from pathlib import Path
 from warpwatch import telemetry
 from warpwatch.contract.activities import Stopwatch
 from warpwatch.settings import Settings
-from warpwatch.worker import bytecode, headers, sandbox
+from warpwatch.worker import bytecode, headers, levels, sandbox
 from warpwatch.worker.child import Child, ChildSpec, find_interpreter
 from warpwatch.worker.gate import LastCanary
 from warpwatch.worker.images import ContainerImage, open_image
@@ -51,7 +51,7 @@ class Host:
         """How this worker's children are isolated."""
         settings = self.settings
         key = (settings.github_app_key,) if settings.github_app_key is not None else ()
-        confinement = sandbox.confinement(
+        confinement = levels.confinement(
             self.home,
             settings.memory_bytes,
             (*self.hidden, *key),
@@ -59,6 +59,7 @@ class Host:
             scratch_bytes=settings.scratch_bytes,
             device_kind=self.kind,
             group=self.group,
+            shown=settings.visible,
         )
         return confinement if self.image is None else replace(confinement, image=self.image)
 

@@ -27,7 +27,7 @@ from warpwatch.contract.words import HOST_REASONS, Reason
 from warpwatch.db.errors import StaleRunError
 from warpwatch.logs import JOB_ID
 from warpwatch.settings import Settings
-from warpwatch.worker import groups, sandbox
+from warpwatch.worker import groups, levels, sandbox
 from warpwatch.worker.ahead import JOBS, BuildAhead
 from warpwatch.worker.coordinator import Connect, Coordinator, UnusableKeyError
 from warpwatch.worker.device_lock import lock_device, physical_id
@@ -131,7 +131,7 @@ class _Worker:
     ) -> None:
         physical = physical_id(device)
         self._device_lock = lock_device(device, physical)
-        host = Host(settings, device, (*hidden, *sandbox.SOCKET_FOLDERS), group=groups.claim(groups.find_own_group()))
+        host = Host(settings, device, (*hidden,), group=groups.claim(groups.find_own_group()))
         self.name = f"{socket.gethostname()}-{os.getpid()}-{device.replace(':', '')}"
         self._tools = Tools(host)
         environment, peaks = self._tools.identify(_StartReporter(stop_requested))
@@ -142,7 +142,7 @@ class _Worker:
             __version__,
             device,
             confinement.isolation,
-            [str(protection) for protection in sandbox.missing_protections(confinement)],
+            [str(protection) for protection in levels.missing_protections(confinement)],
             physical,
             environment,
             peaks,

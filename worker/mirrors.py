@@ -10,7 +10,7 @@ from warpwatch.definitions import bring
 from warpwatch.patches import PatchError, apply_patch
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.settings import Settings
-from warpwatch.worker import sandbox
+from warpwatch.worker.levels import is_weaker
 from warpwatch.worker.reporter import CannotRunError
 
 
@@ -23,7 +23,7 @@ def trusted_mirror(settings: Settings, isolation: str, url: str, sha: str) -> Pa
     cannot shut it in."""
     mirror = _mirror_with(url, sha, settings.home)
     wanted = settings.fork_isolation
-    if sandbox.is_weaker(isolation, wanted):
+    if is_weaker(isolation, wanted):
         branches = git.git("for-each-ref", "--count=1", f"--contains={sha}", "refs/heads", cwd=mirror)
         if not branches.strip():
             raise UntrustedCommitError(

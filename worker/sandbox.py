@@ -1,18 +1,18 @@
 """What a child may see and take: its environment, its temporary folder, its limits, no network, and no life after its
 parent's.
 
-Kernel code is untrusted. How far it can be shut in depends on the host, so the best isolation the host allows is found
-by trying:
+Kernel code is untrusted. How far it can be shut in depends on the host:
 
-full – own user, network, mount, PID, IPC and UTS namespaces: no network, no sight of other processes, the whole file
-system read-only but for a temporary folder of limited size that vanishes with the child, an own /dev and /dev/shm;
-other commits' files, databases, keys and sockets hidden.
+full – own user, network, mount, PID, IPC and UTS namespaces: no network, no sight of other processes, a root that holds
+what a child needs and nothing else, read-only but for a temporary folder of limited size that vanishes with the child,
+an own /dev and /dev/shm.
 user – the same with the host's /proc, for containers that forbid to mount another: the names and command lines of other
 processes can be read.
 network – own network namespace only, for a root that must reach other users' files.
 none – limits and a scrubbed environment alone.
 
-At every level a filter refuses the system calls that kernel code has no use for.
+At every level a filter refuses the system calls that kernel code has no use for. `isolation.py` finds the level of a
+host.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import marshal
 import os
+import resource
 import select
 import shutil
 import signal
@@ -29,18 +30,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 
 from warpwatch.worker.groups import open_group, remove_group
-from warpwatch.worker.images import ContainerImage, list_driver_files
-from warpwatch.worker.masking import device_nodes, list_sockets
+from warpwatch.worker.images import ContainerImage
+from warpwatch.worker.root import device_nodes, plan_root
 from warpwatch.worker.seccomp import build_filter
 
-LEVELS = ("full", "user", "network", "none")
-"""Every isolation, the strongest first."""
 CONFINE = Path(__file__).with_name("confine.py")
 BOOTSTRAP = Path(__file__).parent / "harness" / "child" / "bootstrap.py"
 """The program that every child runs."""
@@ -49,6 +46,10 @@ FILE_BYTES = 4 * 2**30
 """Largest file that a child may write."""
 PROCESSES = 4096
 """Processes and threads of one child; a fork bomb ends there."""
+FILES = 4096
+"""Files that a process of a child may have open, and descriptors that all children of a user may have in flight."""
+SIGNALS = 1024
+"""Signals that may wait for a child."""
 SHORT_SPIN = {"GOMP_SPINCOUNT": "1000"}
 """How long an OpenMP thread of GNU's spins for its next loop, some 10 µs.
 
@@ -62,28 +63,6 @@ fault per 4 KiB when it is taken again.
 Whether it gives back depends on what happens to lie at the end of its heap, so the same code ran at either of two
 speeds, up to ten times apart.
 """
-SECRETS = (
-    ".ssh",
-    ".aws",
-    ".azure",
-    ".config/gcloud",
-    ".config/gh",
-    ".config/git",
-    ".config/pip",
-    ".docker",
-    ".git-credentials",
-    ".gnupg",
-    ".huggingface",
-    ".cache/huggingface/token",
-    ".kube",
-    ".netrc",
-    ".npmrc",
-    ".pgpass",
-    ".pypirc",
-)
-"""Folders and files below the home folder that hold keys, which no kernel needs."""
-OWN_FOLDERS = ("worktrees", "mirrors", "libraries", "jit", "bytecode", "builds", "peaks", "logs")
-"""Folders of the worker; a child sees its own worktree and libraries in them."""
 DEVICES = {
     "cpu": ("null", "zero", "full", "random", "urandom"),
     "cuda": ("null", "zero", "full", "random", "urandom", "nvidia*", "dri", "dxg"),
@@ -92,8 +71,6 @@ DEVICES = {
 MEMORY_SHARE = 4
 """A child's temporary folder and its /dev/shm each hold at most one part in so many of the machine's memory."""
 _START_SECONDS = 60.0
-SOCKET_FOLDERS = (Path("/run/postgresql"), Path("/var/run/postgresql"))
-"""Where a PostgreSQL of the system listens; a socket needs no network."""
 KILL_SECONDS = 10.0
 USER = "warpwatch"
 """Name of the user as torch asks for it, to name folders."""
@@ -122,32 +99,22 @@ _PASSED = (
 )
 
 
-class Protection(StrEnum):
-    """What a host may be unable to keep from kernel code; docs/security.md says what each means."""
-
-    NETWORK = "network"
-    FILES = "files"
-    PROCESSES = "processes"
-    SYSTEM_CALLS = "system_calls"
-    MEMORY = "memory"
-
-
 @dataclass(frozen=True, slots=True)
 class Confinement:
     """How children are shut in.
 
     memory_bytes: heap and private mappings that one may take, None for any. hidden: folders and files that it must not
-    see. scratch: where a child with namespaces finds its temporary folder, the same path for all of them, because
-    compilers store paths. scratch_bytes: its size. shared_bytes: the size of the child's own /dev/shm. devices:
-    patterns of nodes below /dev. traceable: whether its processes may trace each other. filtered: whether its system
-    calls are filtered. group: the control group in which each child gets its own, None for none. image: whose files
-    a child sees in place of the host's, None for the host's.
+    see, also in a folder that it sees. home: the folder of the worker, of which it sees its own folders alone.
+    scratch_bytes: size of its temporary folder. shared_bytes: the size of the child's own /dev/shm. devices: patterns
+    of nodes below /dev. traceable: whether its processes may trace each other. filtered: whether its system calls are
+    filtered. group: the control group in which each child gets its own, None for none. image: whose files a child sees
+    in place of the host's, None for the host's. shown: further folders and files of the host that it sees.
     """
 
     isolation: str
     memory_bytes: int | None
     hidden: tuple[Path, ...]
-    scratch: Path
+    home: Path
     scratch_bytes: int
     shared_bytes: int
     devices: tuple[str, ...] = DEVICES["cpu"]
@@ -155,6 +122,13 @@ class Confinement:
     filtered: bool = True
     group: Path | None = None
     image: ContainerImage | None = None
+    shown: tuple[Path, ...] = ()
+
+    @property
+    def scratch(self) -> Path:
+        """Where a child with namespaces finds its temporary folder, the same path for all, because compilers store
+        paths."""
+        return self.home / "scratch"
 
     @property
     def network_closed(self) -> bool:
@@ -165,13 +139,23 @@ class Confinement:
         return self.isolation in ("full", "user")
 
     def limits(self) -> dict[str, int]:
-        limits = {"CORE": 0, "FSIZE": FILE_BYTES}
+        """What a child may take. The kernel counts files in flight, locked memory, queues and signals for all processes
+        of a user, so those are below what this process may take itself."""
+        limits = {
+            "CORE": 0,
+            "FSIZE": FILE_BYTES,
+            "NOFILE": min(FILES, _own_limit(resource.RLIMIT_NOFILE) // 2),
+            "SIGPENDING": min(SIGNALS, _own_limit(resource.RLIMIT_SIGPENDING) // 2),
+            "MSGQUEUE": _own_limit(resource.RLIMIT_MSGQUEUE) // 2,
+            "RTPRIO": 0,
+        }
         if self.memory_bytes is not None:
             limits["DATA"] = self.memory_bytes
+            limits["MEMLOCK"] = self.memory_bytes
         if self.has_namespaces:
             # Only inside a user namespace does the count start at nought; elsewhere all of the user's processes would
             # count.
-            limits["NPROC"] = PROCESSES
+            limits["NPROC"] = min(PROCESSES, _own_limit(resource.RLIMIT_NPROC) // 2)
         return limits
 
 
@@ -181,11 +165,13 @@ class Jail:
 
     def __init__(self, confinement: Confinement) -> None:
         self._confinement = confinement
+        # Children may hold descriptors in flight up to half of the hard limit. This process sends some, too.
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._descriptors: list[int] = []
         self._receiver: socket.socket | None = None
         self._sender: socket.socket | None = None
         self._folder: Path | None = None
-        # The arguments of a process have a limit, which a host with many sockets would reach.
         self._plan = tempfile.TemporaryFile()  # noqa: SIM115 - closed once the child has it
         self._group = confinement.group and open_group(confinement.group, confinement.memory_bytes, PROCESSES)
         if confinement.has_namespaces:
@@ -213,42 +199,45 @@ class Jail:
 
     def command(self, words: Sequence[str], folder: Path, visible: Sequence[Path] = ()) -> list[str]:
         """`words` (the first an absolute path), confined, as this process's child; folder, visible as `write_plan`."""
-        self.write_plan(folder, visible, os.getpid())
+        self.write_plan(words, folder, visible, os.getpid())
         return [sys.executable, "-I", "-S", str(CONFINE), str(self._plan.fileno()), *words]
 
-    def write_plan(self, folder: Path, visible: Sequence[Path], parent: int, **more: object) -> None:
-        """Writes what confine.py reads, for a child that starts in `folder`, sees the folders `visible` although one
-        above them is hidden, and dies with the process `parent`."""
+    def write_plan(
+        self, words: Sequence[str], folder: Path, visible: Sequence[Path], parent: int, **more: object
+    ) -> None:
+        """Writes what confine.py reads, for a child that runs `words` in `folder`, sees `visible` and what its programs
+        need, and dies with the process `parent`."""
         confinement = self._confinement
         plan = {
             "isolation": confinement.isolation,
-            "visible": [str(path.resolve()) for path in (*visible, *self._packages())],
-            "hidden": [str(path.resolve()) for path in confinement.hidden if os.access(path, os.F_OK)],
-            "masked": list_sockets() if confinement.has_namespaces else [],
+            "root": self._plan_root(words, visible) if confinement.has_namespaces else [],
             "devices": device_nodes(confinement.devices) if confinement.has_namespaces else [],
-            "scratch": str(confinement.scratch),
+            "scratch": str(confinement.scratch.resolve()),
             "scratch_bytes": confinement.scratch_bytes,
             "shared_bytes": confinement.shared_bytes,
             "channel": self._sender.fileno() if self._sender is not None else -1,
+            "words": list(words),
             "folder": str(folder),
             "limits": confinement.limits(),
             "filter": build_filter(confinement.traceable).hex() if confinement.filtered else "",
             "group": str(self._group or ""),
             "parent": parent,
-            **self._image_plan(),
             **more,
         }
         self._plan.write(marshal.dumps(plan))
         self._plan.seek(0)
 
-    def _packages(self) -> tuple[Path, ...]:
-        """The folders of this package, which an image does not have."""
-        # In a checkout, `worker` is a link out of the package.
-        return (PACKAGE, Path(__file__).parent) if self.image is not None else ()
-
-    def _image_plan(self) -> dict[str, object]:
-        image, is_cuda = self.image, self._confinement.devices == DEVICES["cuda"]
-        return {"image": str(image.root) if image else "", "drivers": list_driver_files() if image and is_cuda else []}
+    def _plan_root(self, words: Sequence[str], visible: Sequence[Path]) -> list[tuple[str, str, str]]:
+        confinement = self._confinement
+        return plan_root(
+            # In a checkout, `worker` is a link out of the package.
+            (*visible, *confinement.shown, PACKAGE, Path(__file__).parent),
+            (*confinement.hidden, Path(os.path.expanduser("~"))),  # noqa: PTH111 - there may be none
+            confinement.home,
+            words,
+            image=self.image,
+            is_cuda=confinement.devices == DEVICES["cuda"],
+        )
 
     def environment(self) -> dict[str, str]:
         """The environment of the child: in a container, what its image says takes the place of the host's."""
@@ -308,83 +297,6 @@ class Jail:
             remove_group(self._group)
 
 
-def confinement(
-    home: Path,
-    memory_bytes: int | None,
-    hidden: tuple[Path, ...] = (),
-    isolation: str = "auto",
-    *,
-    scratch_bytes: int | None = None,
-    device_kind: str = "cpu",
-    group: Path | None = None,
-) -> Confinement:
-    """The confinement asked for; "auto" is the strongest that this host allows and that still lets a child reach what
-    it needs."""
-    own = tuple(home / name for name in OWN_FOLDERS)
-    secrets = tuple(Path.home() / name for name in SECRETS)
-    return Confinement(
-        strongest_isolation(home, device_kind) if isolation == "auto" else isolation,
-        memory_bytes or usable_memory() * 3 // 4,
-        (*own, *hidden, *secrets),
-        home / "scratch",
-        scratch_bytes or usable_memory() // MEMORY_SHARE,
-        usable_memory() // MEMORY_SHARE,
-        DEVICES[device_kind],
-        filtered=filters_calls(),
-        group=group,
-    )
-
-
-def missing_protections(confinement: Confinement) -> list[Protection]:
-    """What kernel code is not kept from on this host."""
-    present = {
-        Protection.NETWORK: confinement.network_closed,
-        Protection.FILES: confinement.has_namespaces,
-        Protection.PROCESSES: confinement.isolation == "full",
-        Protection.SYSTEM_CALLS: confinement.filtered,
-        Protection.MEMORY: confinement.group is not None,
-    }
-    return [protection for protection, given in present.items() if not given]
-
-
-def is_weaker(isolation: str, wanted: str) -> bool:
-    """Whether one isolation promises less than another."""
-    return LEVELS.index(isolation) > LEVELS.index(wanted)
-
-
-@cache
-def filters_calls() -> bool:
-    """Whether this host lets a process filter its own system calls."""
-    if not sys.platform.startswith("linux") or not build_filter():
-        return False
-    return run_confined(_weakest(Path("/"), filtered=True), [sys.executable, "-I", "-S", "-c", ""]).returncode == 0
-
-
-@cache
-def strongest_isolation(home: Path, device_kind: str = "cpu") -> str:
-    """The strongest isolation in which children of this host can work.
-
-    Not `user` on a GPU: CUDA names its threads in /proc, does not start where it cannot, and the host's /proc does not
-    know the process ids of the child's namespace.
-    """
-    if not sys.platform.startswith("linux"):
-        return "none"
-    home.mkdir(parents=True, exist_ok=True)
-    # A root without its powers may be shut out of folders that belong to others, so the probe looks at what a child
-    # needs.
-    look = "import os, sys; sys.exit(not all(os.access(p, os.R_OK | os.X_OK) for p in sys.argv[1:]))"
-    needed = [sys.executable, str(home), str(CONFINE.parent / "harness")]
-    for isolation in ("full", "network") if device_kind == "cuda" else ("full", "user", "network"):
-        words = [sys.executable, "-I", "-S", "-c", look, *needed]
-        if run_confined(replace(_weakest(home), isolation=isolation), words).returncode == 0:
-            return isolation
-    return "none"
-
-
-def _weakest(home: Path, filtered: bool = False) -> Confinement:
-    return Confinement("none", None, (), home / "scratch", 2**20, 2**20, filtered=filtered)
-
-
 def run_confined(
     confinement: Confinement, words: Sequence[str], folder: Path = Path("/"), visible: Sequence[Path] = ()
 ) -> subprocess.CompletedProcess[str]:
@@ -397,6 +309,11 @@ def run_confined(
         )
     finally:
         jail.close()
+
+
+def _own_limit(kind: int) -> int:
+    hard = resource.getrlimit(kind)[1]
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def usable_memory() -> int:

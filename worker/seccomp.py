@@ -3,7 +3,8 @@
 It is our own because the one Python binding, pyseccomp, needs a libseccomp that neither the wheel nor slim images
 bring, and because the program is a list of comparisons. What it refuses are calls that no compiler, profiler or kernel
 of a healthy commit makes and that have led out of sandboxes before: namespaces, mounts, keys, BPF, tracing of other
-processes, io_uring, sockets of virtual machines.
+processes, io_uring, sockets of virtual machines. Others use up what all processes of a user share: inotify has 128
+instances for them.
 
 perf_event_open stays allowed, because instruction counts need it; the kernel's own setting decides how far it reaches.
 """
@@ -51,6 +52,8 @@ REFUSED: dict[str, tuple[int, int | None]] = {
     "setns": (308, 268),
     "open_by_handle_at": (304, 265),
     "fanotify_init": (300, 262),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
     "quotactl": (179, 60),
     "swapon": (167, 224),
     "swapoff": (168, 225),

@@ -245,8 +245,8 @@ class _Templates:
                 self._next = Template(request.key(jail.shared_temp, compilers=True))
             template = self._current
             assert template is not None
-            details = {"words": list(request.words), "variables": request.variables, "reply_variable": REPLY_VARIABLE}
-            jail.write_plan(request.folder, request.visible, template.process.pid, **details)
+            details = {"variables": request.variables, "reply_variable": REPLY_VARIABLE}
+            jail.write_plan(request.words, request.folder, request.visible, template.process.pid, **details)
             return template, template.fork([*descriptors, *jail.passed])
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from tests.worker.conftest import Diary
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import Request
-from warpwatch.worker import sandbox
+from warpwatch.worker import levels
 from warpwatch.worker.building import BuildRequest, LibraryStore, build
 
 ROOT = Path(__file__).parent.parent.parent
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 def lay_out_libraries(root: Path, cache: Path, *operators: str) -> None:
     """Builds operators' libraries for the CPU as the worker does, and lays them out for a child with this cache."""
-    confinement, store = sandbox.confinement(cache.parent, None), LibraryStore(cache.parent / "store")
+    confinement, store = levels.confinement(cache.parent, None), LibraryStore(cache.parent / "store")
     for operator in operators:
         request = BuildRequest(root, "csrc", operator, "cpu")
         build(request, store, confinement, 300, Diary()).lay_out(cache / operator)

@@ -19,7 +19,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from warpwatch.worker import sandbox, templates
+from warpwatch.worker import levels, sandbox, templates
 
 GIB = 2**30
 
@@ -27,7 +27,7 @@ GIB = 2**30
 def intrude(order: dict[str, Any]) -> dict[str, Any]:
     home = Path(order["home"])
     hidden = tuple(map(Path, order["hidden"]))
-    confinement = sandbox.confinement(home, GIB, hidden, order["isolation"], scratch_bytes=32 * 2**20)
+    confinement = levels.confinement(home, GIB, hidden, order["isolation"], scratch_bytes=32 * 2**20)
     confined = replace(confinement, **order["changes"])
     folder, visible = Path(order["folder"]), [Path(path) for path in order["visible"]]
     if order["forked"]:
@@ -51,7 +51,7 @@ def run_forked(
     printed, output = os.pipe()
     unused, replies = os.pipe()
     try:
-        request = templates.TemplateRequest(words, sandbox.environment(jail.inside), folder, visible, 1)
+        request = templates.TemplateRequest(words, sandbox.environment(jail.inside), folder, [*visible, script], 1)
         child = templates.fork(request, jail, replies, output)
         jail.launched()
         for descriptor in (unused, replies, output):

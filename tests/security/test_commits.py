@@ -14,7 +14,7 @@ from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.words import Status
 from warpwatch.project import ProjectError
 from warpwatch.settings import Settings
-from warpwatch.worker import sandbox
+from warpwatch.worker import levels
 from warpwatch.worker.building import LIBRARY
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
@@ -39,7 +39,7 @@ def attempt(path):
 @pytest.fixture
 def tools(tmp_path: Path) -> Iterator[Tools]:
     settings = Settings(home=tmp_path / "home", case_timeout_seconds=30, build_timeout_seconds=120)
-    if sandbox.strongest_isolation(settings.home) != "full":
+    if levels.strongest_isolation(settings.home) != "full":
         pytest.skip("this host allows no full isolation")
     tools = Tools(Host(settings, "cpu", bootstrap=CHILD))
     yield tools

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.security.conftest import Intruder
-from warpwatch.worker import sandbox
+from warpwatch.worker import levels, sandbox
 
 WRITE = """
 import os
@@ -47,13 +49,15 @@ def test_nothing_but_the_temp_folder_is_written(kernel: Intruder, target: str) -
     assert (path.read_bytes() if path.exists() else None) == before
 
 
-@pytest.mark.parametrize("name", sandbox.OWN_FOLDERS)
+@pytest.mark.parametrize(
+    "name", ["worktrees", "mirrors", "libraries", "jit", "bytecode", "builds", "peaks", "logs", "database"]
+)
 def test_what_belongs_to_other_commits_is_not_seen(kernel: Intruder, name: str) -> None:
     secret = kernel.home / name / "other" / "file"
     secret.parent.mkdir(parents=True)
     secret.write_text("of another commit")
-    code = f"import os; print(os.listdir({str(kernel.home / name)!r}), os.path.exists({str(secret)!r}))"
-    assert kernel.attack(code) == "[] False"
+    code = f"import os; print(os.path.exists({str(kernel.home / name)!r}), os.path.exists({str(secret)!r}))"
+    assert kernel.attack(code) == "False False"
 
 
 def test_its_own_worktree_is_seen_and_nothing_beside_it(kernel: Intruder) -> None:
@@ -133,55 +137,133 @@ print(libc.mknod(os.path.expanduser({str(kernel.home / "scratch")!r} + "/disk").
     assert kernel.attack(code) == "-1"
 
 
-def test_sockets_and_fifos_of_others_do_not_answer(kernel: Intruder) -> None:
-    """A read-only mount stops nobody from connecting to a socket or writing into a FIFO."""
-    place = kernel.home / "service.sock"
-    fifo = Path("/tmp/jail-fifo")
-    fifo.unlink(missing_ok=True)
-    os.mkfifo(fifo, 0o666)
-    fifo.chmod(0o666)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(place))
-        place.chmod(0o777)
-        server.listen()
-        code = f"""
-        import os, socket, stat
-        try:
-            socket.socket(socket.AF_UNIX).connect({str(place)!r})
-            print("connected")
-        except OSError as error:
-            print(error.strerror)
-        print(stat.S_ISFIFO(os.stat({str(fifo)!r}).st_mode))
-        """
-        try:
-            assert kernel.attack(code) == "Connection refused\nFalse"
-        finally:
-            fifo.unlink()
-
-
-def test_a_host_with_many_sockets_is_no_hindrance(kernel: Intruder) -> None:
-    """The list of what is masked is longer than the arguments of a process may be."""
-    hidden = [str(kernel.home / f"{'long' * 40}-{number}") for number in range(2000)]
-    for path in hidden:
-        Path(path).touch()
-    code = f"print(repr(open({hidden[-1]!r}).read()), open({hidden[-1]!r}, 'a').write('x'))"
-    assert kernel.attack(code, hidden=hidden) == "'' 1"
-    assert Path(hidden[-1]).read_text() == ""
-
-
-@pytest.mark.parametrize("name", [".ssh/key", ".netrc", ".pgpass", ".config/gcloud/token"])
-def test_keys_are_hidden(kernel: Intruder, name: str) -> None:
-    secret = kernel.home / "person" / name
-    secret.parent.mkdir(parents=True)
-    secret.write_text("secret")
-    hidden = [str(kernel.home / "person" / part) for part in sandbox.SECRETS]
-    code = f"""
+CONNECT = """
+import os, socket
+def reach(path):
     try:
-        print(repr(open({str(secret)!r}).read()))
+        socket.socket(socket.AF_UNIX).connect(path)
+        return "connected"
     except OSError as error:
-        print(error.strerror)
-    """
-    assert kernel.attack(code, hidden=hidden) in ("''", "No such file or directory", "Permission denied")
+        return error.strerror
+"""
+
+
+@pytest.mark.parametrize(
+    "place", ["{home}", "/tmp/jail-{pid}/a/b/c/d", "/var/tmp/jail-{pid}", "/run/jail-{pid}/e/f/g/h"]
+)
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_sockets_and_fifos_of_others_are_not_there(kernel: Intruder, place: str, is_relative: bool) -> None:
+    """A read-only mount stops nobody from connecting to a socket or writing into a FIFO. The kernel lists a socket by
+    the path that it was bound with."""
+    folder = Path(place.format(home=kernel.home, pid=os.getpid()))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except PermissionError:
+        pytest.skip(f"this user cannot write to {folder.parent}")
+    listen = f"""
+import os, socket
+os.umask(0)
+os.chdir({str(folder)!r})
+os.mkfifo("fifo")
+server = socket.socket(socket.AF_UNIX)
+server.bind("socket" if {is_relative} else {str(folder / "socket")!r})
+server.listen()
+print(flush=True)
+input()
+"""
+    command, pipe = [sys.executable, "-c", listen], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as service:
+        assert service.stdin is not None
+        assert service.stdout is not None
+        service.stdout.readline()
+        code = f"""{CONNECT}
+print(reach({str(folder / "socket")!r}), os.path.lexists({str(folder / "fifo")!r}))
+"""
+        try:
+            assert kernel.attack(code) == "No such file or directory False"
+        finally:
+            service.stdin.close()
+            for name in ("socket", "fifo"):
+                (folder / name).unlink()
+
+
+def test_files_of_people_are_not_there(kernel: Intruder, tmp_path: Path) -> None:
+    """Also those that everybody may read."""
+    (tmp_path / "notes").write_text("private")
+    places = ["/home", "/root/.profile", "/mnt", "/srv", "/var/log", "/etc/shadow", "/etc/ssh", str(tmp_path / "notes")]
+    code = f"""
+import os
+print([path for path in {places!r} if os.path.isfile(path) or (os.path.isdir(path) and os.listdir(path))])
+"""
+    assert kernel.attack(code) == "[]"
+
+
+def test_a_host_with_many_files_that_are_hidden_is_no_hindrance(kernel: Intruder) -> None:
+    """The list of what is covered is longer than the arguments of a process may be."""
+    shown = kernel.home.with_name(f"{kernel.home.name}-shown")
+    shown.mkdir()
+    try:
+        hidden = [str(shown / f"{'long' * 40}-{number}") for number in range(1000)]
+        for path in hidden:
+            Path(path).touch()
+        code = f"{WRITE}\nprint(attempt({hidden[0]!r}), attempt({hidden[-1]!r}))"
+        assert kernel.attack(code, hidden=hidden, visible=[str(shown)]) == "Permission denied Permission denied"
+        assert Path(hidden[-1]).read_text() == ""
+    finally:
+        shutil.rmtree(shown)
+
+
+# What it takes of what all processes of a user share
+
+
+def test_a_flood_of_descriptors_in_flight_stops_no_other_child(kernel: Intruder) -> None:
+    """The kernel counts them for each user of the host, and refuses more to whoever has a limit below their number."""
+    hold = """
+import array, os, resource, socket, time
+held = 0
+pairs = []
+try:
+    while held < 30_000:
+        pairs.append(socket.socketpair())
+        file = os.open("/dev/null", os.O_RDONLY)
+        for _ in range(40):
+            pairs[-1][0].sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file] * 250))])
+            held += 250
+        os.close(file)
+except OSError:
+    pass
+print(held, flush=True)
+time.sleep(60)
+"""
+    other = sandbox.Jail(levels.confinement(kernel.home / "other", None))
+    command = other.command([sys.executable, "-I", "-S", "-c", hold], Path("/"))
+    with subprocess.Popen(command, pass_fds=other.passed, start_new_session=True, stdout=subprocess.PIPE) as process:
+        other.launched()
+        assert process.stdout is not None
+        try:
+            held = int(process.stdout.readline())
+            assert sandbox.FILES // 4 <= held < resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            assert kernel.attack("print('started')") == "started"
+            without_cache = levels.strongest_isolation.__wrapped__
+            assert without_cache(kernel.home / "next") == "full"
+        finally:
+            other.kill(process.pid)
+    other.close()
+
+
+def test_limits_are_below_those_of_the_worker(kernel: Intruder) -> None:
+    names = ("NOFILE", "NPROC", "SIGPENDING", "MSGQUEUE", "RTPRIO")
+    code = f"import resource; print([resource.getrlimit(getattr(resource, 'RLIMIT_' + n)) for n in {names!r}])"
+    for name, (soft, hard) in zip(names, eval(kernel.attack(code)), strict=True):
+        most = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]
+        assert soft == hard
+        assert hard == 0 or most == resource.RLIM_INFINITY or 0 < hard <= most // 2, name
+
+
+def test_inotify_is_refused(kernel: Intruder) -> None:
+    """All processes of a user share 128 instances."""
+    code = f"{LIBC}\nprint(libc.inotify_init(), libc.inotify_init1(0), os.strerror(ctypes.get_errno()))"
+    assert kernel.attack(code) == "-1 -1 Operation not permitted"
 
 
 # Powers
@@ -237,7 +319,7 @@ def test_other_processes_are_neither_seen_nor_killed(kernel: Intruder) -> None:
 
 
 def test_the_first_process_is_out_of_reach(kernel: Intruder) -> None:
-    """It has capabilities in the child's namespaces, and the way to the host's files would lead through it."""
+    """The way to the host's files would lead through it. It has no capability that could be taken from it either."""
     code = """
     import os, signal
     os.kill(1, signal.SIGKILL)
@@ -249,9 +331,9 @@ def test_the_first_process_is_out_of_reach(kernel: Intruder) -> None:
             print("reached", name)
         except OSError:
             pass
-    print("alive")
+    print("alive", {line.split()[1] for line in open("/proc/1/status") if line.startswith("Cap")})
     """
-    assert kernel.attack(code) == "alive"
+    assert kernel.attack(code) == "alive {'0000000000000000'}"
 
 
 def test_daemons_end_with_their_child(kernel: Intruder) -> None:
@@ -431,7 +513,7 @@ def test_a_stopped_first_line_of_processes_is_killed(kernel: Intruder) -> None:
     """Whatever stops itself is killed with its namespace when the parent has had enough."""
     if kernel.user is not None:
         pytest.skip("the parent is this process")
-    jail = sandbox.Jail(sandbox.confinement(kernel.home, None))
+    jail = sandbox.Jail(levels.confinement(kernel.home, None))
     code = "import os, signal; print('stopping', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
     command = jail.command([os.path.realpath(sys.executable), "-c", code], Path("/"))
     with subprocess.Popen(command, pass_fds=jail.passed, start_new_session=True, stdout=subprocess.PIPE) as process:

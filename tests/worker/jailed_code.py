@@ -9,7 +9,7 @@ import pytest
 from tests.worker.conftest import Diary
 from warpwatch.contract.messages import BuildReply
 from warpwatch.settings import Settings
-from warpwatch.worker import sandbox
+from warpwatch.worker import levels
 from warpwatch.worker.host import Host
 
 CHILD = Path(__file__).parents[1] / "security" / "commit_child.py"
@@ -27,7 +27,7 @@ def attempt(*changes):
 def isolated_host(home: Path) -> Host:
     """Skips the test where this machine has no full isolation."""
     settings = Settings(home=home)
-    if sandbox.strongest_isolation(home) != "full":
+    if levels.strongest_isolation(home) != "full":
         pytest.skip("this host allows no full isolation")
     return Host(settings, "cpu", bootstrap=CHILD)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.worker.conftest import Diary, Repository
 from warpwatch.contract.words import Status
-from warpwatch.worker import sandbox
+from warpwatch.worker import levels, sandbox
 from warpwatch.worker.building import LIBRARY, BuildRequest, BuiltLibrary, LibraryStore, build
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import Stopped
@@ -44,7 +44,7 @@ def make(
     root: Path, store: LibraryStore, operator: str = "plain", seconds: float = 120, interpreter: str | None = None
 ) -> BuiltLibrary:
     request = BuildRequest(root, "csrc", operator, "cpu", interpreter)
-    return build(request, store, sandbox.confinement(store.folder.parent, None), seconds, Diary())
+    return build(request, store, levels.confinement(store.folder.parent, None), seconds, Diary())
 
 
 def test_a_library_is_built_once(root: Path, store: LibraryStore, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_compile_error_is_in_the_log(root: Path, store: LibraryStore) -> None:
 def test_a_compiler_that_hangs_is_stopped(root: Path, store: LibraryStore, compiler: Path) -> None:
     hang(compiler)
     assert make(root, store, seconds=1).reply.status is Status.BUILD_FAILED
-    confinement = sandbox.confinement(store.folder.parent, None)
+    confinement = levels.confinement(store.folder.parent, None)
     with pytest.raises(Stopped):
         build(BuildRequest(root, "csrc", "plain", "cpu"), store, confinement, 60, Diary(stop_after=2))
 
@@ -148,7 +148,7 @@ def test_only_a_regular_file_becomes_a_library(root: Path, store: LibraryStore, 
 
 
 def test_compilers_cannot_write_to_worktree_or_store(root: Path, store: LibraryStore, compiler: Path) -> None:
-    if sandbox.strongest_isolation(store.folder.parent) not in ("full", "user"):
+    if levels.strongest_isolation(store.folder.parent) not in ("full", "user"):
         pytest.skip("this host allows no mount namespace")
     victim = make(root, store)
     assert victim.folder is not None

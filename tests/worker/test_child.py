@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 from tests.worker.conftest import SCRIPTED, Diary, processes_with
 from warpwatch.contract.words import Status
 from warpwatch.settings import SettingError, load_settings
-from warpwatch.worker import sandbox
+from warpwatch.worker import levels, sandbox
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 
@@ -37,7 +37,7 @@ def child(tmp_path: Path, diary: Diary) -> Iterator[Child]:
 
 def start(root: Path, reporter: Diary, hidden: tuple[Path, ...] = (), bootstrap: Path = SCRIPTED) -> Child:
     spec = ChildSpec(root, "cpu", root / "cache", 1, bootstrap=bootstrap)
-    child = Child(spec, sandbox.confinement(root, GIB, hidden), reporter)
+    child = Child(spec, levels.confinement(root / "home", GIB, hidden), reporter)
     child.wait_ready()
     return child
 
@@ -90,7 +90,7 @@ def test_a_native_operator_may_lack_memory_without_knowing(child: Child, diary: 
 
 
 def test_a_fork_bomb_ends(tmp_path: Path, diary: Diary, monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.getuid() == 0 or sandbox.confinement(tmp_path, GIB).isolation not in ("full", "user"):
+    if os.getuid() == 0 or levels.confinement(tmp_path, GIB).isolation not in ("full", "user"):
         pytest.skip("root is exempt, and without a user namespace there is no limit")
     monkeypatch.setattr(sandbox, "PROCESSES", 20)
     child = start(tmp_path, diary)
@@ -210,7 +210,7 @@ def test_freed_memory_is_taken_again_without_page_faults(tmp_path: Path) -> None
 
 
 def test_the_network_is_out_of_reach(tmp_path: Path, diary: Diary) -> None:
-    if not sandbox.confinement(tmp_path, GIB).network_closed:
+    if not levels.confinement(tmp_path, GIB).network_closed:
         pytest.skip("this host allows no network namespace")
     with socket.create_server(("127.0.0.1", 0)) as server:
         child = start(tmp_path, diary)
@@ -222,7 +222,7 @@ def test_the_network_is_out_of_reach(tmp_path: Path, diary: Diary) -> None:
 def test_isolation_can_be_chosen(tmp_path: Path, diary: Diary) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         spec = ChildSpec(tmp_path, "cpu", tmp_path, 1, bootstrap=SCRIPTED)
-        child = Child(spec, sandbox.confinement(tmp_path, GIB, isolation="none"), diary)
+        child = Child(spec, levels.confinement(tmp_path, GIB, isolation="none"), diary)
         child.wait_ready()
         message = ask(child, diary, "network", seed=server.getsockname()[1])["message"]
         child.close()
@@ -232,7 +232,7 @@ def test_isolation_can_be_chosen(tmp_path: Path, diary: Diary) -> None:
 
 
 def test_hidden_folders_look_empty(tmp_path: Path, diary: Diary) -> None:
-    if sandbox.confinement(tmp_path, GIB).isolation not in ("full", "user"):
+    if levels.confinement(tmp_path, GIB).isolation not in ("full", "user"):
         pytest.skip("this host allows no user namespace")
     secret = tmp_path / "database" / "password"
     secret.parent.mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warpwatch.worker import groups, sandbox
+from warpwatch.worker import groups, levels, sandbox
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_group_with_other_processes_is_left(own: Path) -> None:
 
 
 def test_a_child_joins_a_group_with_its_limits(own: Path, tmp_path: Path) -> None:
-    confinement = sandbox.confinement(tmp_path / "home", 2**30, isolation="none", group=own)
+    confinement = levels.confinement(tmp_path / "home", 2**30, isolation="none", group=own)
     jail = sandbox.Jail(confinement)
     (group,) = own.glob("child-*")
     limits = {path.name: path.read_text() for path in group.iterdir()}

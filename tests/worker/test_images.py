@@ -23,7 +23,7 @@ from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.project import FILE_NAME
 from warpwatch.settings import Settings
-from warpwatch.worker import images, sandbox
+from warpwatch.worker import images, levels, sandbox
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.images import ContainerImage
@@ -82,7 +82,7 @@ def image(root: Path) -> ContainerImage:
 
 @pytest.fixture
 def confined(settings: Settings, image: ContainerImage) -> sandbox.Confinement:
-    confinement = sandbox.confinement(settings.home, 2**30, scratch_bytes=2**24)
+    confinement = levels.confinement(settings.home, 2**30, scratch_bytes=2**24)
     if not confinement.has_namespaces:
         pytest.skip("this host has no namespaces, without which no container runs")
     return replace(confinement, image=image)
@@ -144,10 +144,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, {repository!r})
-from warpwatch.worker import sandbox
+from warpwatch.worker import levels, sandbox
 from warpwatch.worker.images import ContainerImage
 image = ContainerImage("sha256:0", Path({folder!r}, "root"), ())
-confined = replace(sandbox.confinement(Path({folder!r}, "home"), 2**30), image=image)
+confined = replace(levels.confinement(Path({folder!r}, "home"), 2**30), image=image)
 code = "import os; print(open('/etc/name').read(), os.getuid(), os.path.exists('/etc/passwd'))"
 done = sandbox.run_confined(confined, [{program!r}, "-I", "-S", "-c", code])
 print(confined.isolation, done.stdout.strip(), done.stderr.strip())

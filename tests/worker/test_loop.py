@@ -23,7 +23,7 @@ from warpwatch.contract.spec import JobSpec
 from warpwatch.db import embedded, migrate, registry, submissions
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, ResultRecord, RunLogRecord, RunRecord
-from warpwatch.worker import sandbox
+from warpwatch.worker import levels
 from warpwatch.worker.database_coordinator import DatabaseCoordinator
 
 LEASE = "3"
@@ -196,7 +196,7 @@ def test_a_job_that_cannot_run_fails_and_says_why(fleet: Fleet) -> None:
 
 
 def test_kernel_code_finds_no_way_to_the_database(fleet: Fleet) -> None:
-    if sandbox.strongest_isolation(fleet.home) not in ("full", "user"):
+    if levels.strongest_isolation(fleet.home) not in ("full", "user"):
         pytest.skip("this host allows no user namespace")
     job = fleet.submit("spy")
     fleet.until(lambda: fleet.job(job).state == "done")

@@ -21,7 +21,7 @@ from warpwatch.contract.catalogue import OperatorEntry, VariantEntry
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import CanaryReply
 from warpwatch.settings import Settings
-from warpwatch.worker import sandbox, templates
+from warpwatch.worker import levels, templates
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.host import Host
 
@@ -155,7 +155,7 @@ class Starter:
     ) -> Child:
         (self.folder / root).mkdir(exist_ok=True)
         spec = ChildSpec(self.folder / root, device, self.folder / root, 1, bootstrap=self.script, may_be_forked=forked)
-        confinement = sandbox.confinement(self.folder / home, GIB, isolation=isolation)
+        confinement = levels.confinement(self.folder / home, GIB, isolation=isolation)
         self.children.append(Child(spec, confinement, Diary()))
         return self.children[-1]
 
@@ -203,7 +203,7 @@ def test_a_fork_has_what_a_program_has(starter: Starter, isolation: str) -> None
     """Rights, limits, descriptors, signals, environment and place: nothing tells a fork from a program."""
     if isolation == "network" and os.getuid() != 0:
         pytest.skip("only root may leave the network without a user namespace")
-    if isolation in ("full", "user") and sandbox.strongest_isolation(starter.folder / "home") != "full":
+    if isolation in ("full", "user") and levels.strongest_isolation(starter.folder / "home") != "full":
         pytest.skip("this host allows no full isolation")
     # The descriptors of a child that lives beside it would be among its own.
     starter.start(isolation=isolation)

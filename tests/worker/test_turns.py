@@ -16,7 +16,7 @@ from tests.worker.conftest import SCRIPTED, Diary, Repository, identify
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, LaneUse, Status
 from warpwatch.settings import Settings
-from warpwatch.worker import execution, sandbox
+from warpwatch.worker import execution, levels
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
@@ -124,7 +124,7 @@ def turns() -> DeviceTurns:
 @pytest.fixture
 def child(tmp_path: Path, diary: Diary, turns: DeviceTurns) -> Iterator[Child]:
     spec = ChildSpec(tmp_path, "cpu", tmp_path / "cache", 1, bootstrap=SCRIPTED)
-    child = Child(spec, sandbox.confinement(tmp_path, 2**30), diary, LaneTurns(turns))
+    child = Child(spec, levels.confinement(tmp_path, 2**30), diary, LaneTurns(turns))
     child.wait_ready()
     yield child
     child.close()

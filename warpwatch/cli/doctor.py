@@ -150,18 +150,18 @@ def _database(settings: Settings) -> Examination:
 
 def _isolation(settings: Settings, device_kinds: Sequence[str]) -> Iterator[Examination]:
     """For each kind of device, because CUDA needs more of a child than a CPU does."""
-    from warpwatch.worker import groups, sandbox
+    from warpwatch.worker import groups, levels
 
     for kind in device_kinds:
-        confinement = sandbox.confinement(
+        confinement = levels.confinement(
             settings.home,
             settings.memory_bytes,
             isolation=settings.isolation,
             device_kind=kind,
             group=groups.find_own_group(),
         )
-        refused = sandbox.is_weaker(confinement.isolation, settings.fork_isolation)
+        refused = levels.is_weaker(confinement.isolation, settings.fork_isolation)
         remedy = f"commits that no branch holds are refused below {settings.fork_isolation}" if refused else ""
         yield Examination("isolation", f"{confinement.isolation}, on {kind}", remedy)
-        for protection in sandbox.missing_protections(confinement):
+        for protection in levels.missing_protections(confinement):
             yield Examination("protection", f"none of {protection.replace('_', ' ')}, on {kind}", REMEDIES[protection])
