@@ -66,7 +66,7 @@ class IsolationError(CannotRunError):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class HostRefusal:
     """A system call that the host refuses, by its name, error number and object."""
 
     call: str
@@ -167,7 +167,7 @@ def strongest_isolation(home: Path, device_kind: str = "cpu") -> str:
     return level
 
 
-def find_refusal(confinement: Confinement) -> Refusal | None:
+def find_refusal(confinement: Confinement) -> HostRefusal | None:
     """What of this confinement the host refuses, None where a child works in it. IsolationError where that could not be
     found out."""
     # A root without its powers may be shut out of folders that belong to others, so the probe looks at what a child
@@ -185,7 +185,7 @@ def find_refusal(confinement: Confinement) -> Refusal | None:
             return None
         report = _REPORT.search(done.stderr) if done.returncode == REFUSED else None
         if report is not None:
-            refusal = Refusal(report[1], int(report[2]), report[3])
+            refusal = HostRefusal(report[1], int(report[2]), report[3])
             if refusal.is_final:
                 return refusal
             problem = str(refusal)

@@ -163,8 +163,9 @@ def _host_folders(programs: tuple[str, ...], is_cuda: bool, variables: tuple[tup
     if not environ.get("PYTHONNOUSERSITE"):
         base = environ.get("PYTHONUSERBASE") or f"{home}/.local"
         folders += [f"{base}/lib", f"{base}/bin"]
-    for name in (*(environ.get(variable) for variable in _TOOL_VARIABLES), *TOOLS):
-        tool = shutil.which(name, path=environ.get("PATH")) if name else None
+    chosen = [environ[variable] for variable in _TOOL_VARIABLES if variable in environ]
+    for name in (*chosen, *TOOLS):
+        tool = shutil.which(name, path=environ.get("PATH"))
         if tool is not None:
             folders += _prefix(os.path.dirname(os.path.dirname(os.path.realpath(tool))), home)  # noqa: PTH120
     if is_cuda:

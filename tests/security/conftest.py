@@ -65,7 +65,7 @@ def as_user(user: int) -> list[str]:
 @pytest.fixture(scope="module")
 def ordinary_user() -> Iterator[subprocess.Popen[str]]:
     """A worker's process of an ordinary user. To start one for each attack would take longer than the attack."""
-    if reason := _reason_against(NOBODY):
+    if reason := reason_against(NOBODY):
         pytest.skip(reason)
     command = [*as_user(NOBODY), intruder.__file__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -99,7 +99,7 @@ _isolations: dict[int | None, str] = {}
 
 
 @cache
-def _reason_against(user: int) -> str:
+def reason_against(user: int) -> str:
     """Why kernel code cannot run as this user here, "" where it can."""
     if os.getuid() != 0 or shutil.which("setpriv") is None:
         return "only root can become another user"

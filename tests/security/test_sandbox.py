@@ -45,7 +45,8 @@ def test_nothing_but_the_temp_folder_is_written(kernel: Intruder, target: str) -
         path.write_text("before")
         path.chmod(0o666)
     before = path.read_bytes() if path.exists() else None
-    assert kernel.attack(f"{WRITE}\nprint(attempt({str(path)!r}))") in ("Read-only file system", "Permission denied")
+    refusals = ("Read-only file system", "Permission denied", "No such file or directory")
+    assert kernel.attack(f"{WRITE}\nprint(attempt({str(path)!r}))") in refusals
     assert (path.read_bytes() if path.exists() else None) == before
 
 
@@ -218,6 +219,8 @@ def test_a_host_with_many_files_that_are_hidden_is_no_hindrance(kernel: Intruder
 
 def test_a_flood_of_descriptors_in_flight_stops_no_other_child(kernel: Intruder) -> None:
     """The kernel counts them for each user of the host, and refuses more to whoever has a limit below their number."""
+    if kernel.user is not None:
+        pytest.skip("test_self_attack.py tries it as an ordinary user")
     hold = """
 import array, os, resource, socket, time
 held = 0

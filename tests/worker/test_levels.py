@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from warpwatch.settings import SettingError, load_settings
-from warpwatch.worker import levels, sandbox
-from warpwatch.worker.levels import IsolationError, Refusal
+from warpwatch.worker import confine, levels, sandbox
+from warpwatch.worker.levels import HostRefusal, IsolationError
 
 Done = subprocess.CompletedProcess[str]
 UNSHARE = "confine: unshare {code} namespaces\n"
@@ -36,7 +36,7 @@ class Probe:
 
     def refuse(self, *isolations: str, code: int = errno.EPERM, report: str = UNSHARE) -> None:
         for isolation in isolations:
-            self.ends[isolation] = Done([], levels.REFUSED, "", report.format(code=code))
+            self.ends[isolation] = Done([], confine.REFUSED, "", report.format(code=code))
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def test_a_call_that_the_host_refuses_leads_to_the_next_level(probe: Probe, tmp_
         Done([], 1, "", "PermissionError: [Errno 1] Operation not permitted: of something else\n"),
         Done([], -9, "", ""),
         Done([], 127, "", "python: error while loading shared libraries: libpython3.11.so.1.0\n"),
-        Done([], levels.REFUSED, "", UNSHARE.format(code=errno.ENOMEM)),
-        Done([], levels.REFUSED, "", UNSHARE.format(code=errno.ENOSPC)),
-        Done([], levels.REFUSED, "", f"confine: unshare {errno.EACCES} namespaces\n"),
+        Done([], confine.REFUSED, "", UNSHARE.format(code=errno.ENOMEM)),
+        Done([], confine.REFUSED, "", UNSHARE.format(code=errno.ENOSPC)),
+        Done([], confine.REFUSED, "", f"confine: unshare {errno.EACCES} namespaces\n"),
     ],
 )
 def test_every_other_failure_is_tried_again_and_then_refuses(
@@ -86,7 +86,7 @@ def test_every_other_failure_is_tried_again_and_then_refuses(
 
 
 def test_namespaces_that_are_all_in_use_are_not_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusal = Refusal("unshare", errno.ENOSPC, "namespaces")
+    refusal = HostRefusal("unshare", errno.ENOSPC, "namespaces")
     assert not refusal.is_final
     monkeypatch.setattr(levels, "_forbids_namespaces", lambda: True)
     assert refusal.is_final
@@ -94,7 +94,7 @@ def test_namespaces_that_are_all_in_use_are_not_forbidden(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("call", "is_final"), [("mount", True), ("map", True), ("pivot_root", False)])
 def test_a_security_module_refuses_with_another_number(call: str, is_final: bool) -> None:
-    assert Refusal(call, errno.EACCES, "/").is_final is is_final
+    assert HostRefusal(call, errno.EACCES, "/").is_final is is_final
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

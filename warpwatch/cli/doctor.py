@@ -17,6 +17,7 @@ from warpwatch.settings import SettingError, Settings, load_settings
 
 if TYPE_CHECKING:
     from warpwatch.worker.devices import LocalDevice
+    from warpwatch.worker.self_attack import LevelReport
 
 REMEDIES = {
     "network": "allow network namespaces: run as root, or allow user namespaces",
@@ -45,7 +46,8 @@ class Examination:
 def doctor() -> None:
     """Say what this machine has and lacks: compilers, devices, database, and how far it shuts kernel code in.
 
-    Exits 1 if something is missing without which nothing can be measured.
+    Attacks this machine from a process of each isolation level, and says which attacks are stopped. Exits 1 if
+    something is missing without which nothing can be measured, or if a level does not stop what it promises to stop.
     """
     try:
         settings = load_settings()
@@ -59,8 +61,43 @@ def doctor() -> None:
         typer.echo(f"{mark:<8}{examination.name:<{width}}  {examination.result}")
         if examination.remedy:
             typer.echo(f"{'':<8}{'':<{width}}  → {examination.remedy}")
-    if any(examination.needed and examination.remedy for examination in examinations):
+    keeps_promises = _show_attacks()
+    if not keeps_promises or any(examination.needed and examination.remedy for examination in examinations):
         raise typer.Exit(1)
+
+
+def _show_attacks() -> bool:
+    """Prints what each isolation level stops here; whether all of them stop what they promise to stop."""
+    if not sys.platform.startswith("linux"):
+        return True
+    from warpwatch.worker.attacks import ATTACKS
+    from warpwatch.worker.levels import IsolationError
+    from warpwatch.worker.self_attack import attack_host
+
+    try:
+        reports = list(attack_host())
+    except (IsolationError, OSError) as error:
+        typer.echo(f"attacks could not be tried: {error}")
+        return False
+    width = max(len(attack.name) for attack in ATTACKS)
+    typer.echo(f"\n{'attack from a child':<{width}}" + "".join(f"  {report.level:<8}" for report in reports))
+    for attack in ATTACKS:
+        words = [_describe_attack(report, attack.name) for report in reports]
+        typer.echo(f"{attack.name:<{width}}" + "".join(f"  {word:<8}" for word in words))
+    for report in reports:
+        if report.refusal:
+            typer.echo(f"– this host does not give {report.level}: {report.refusal}")
+        if report.broken_promises:
+            typer.echo(f"missing {report.level} does not hold: {', '.join(report.broken_promises)}")
+    return not any(report.broken_promises for report in reports)
+
+
+def _describe_attack(report: LevelReport, name: str) -> str:
+    if report.refusal:
+        return "–"
+    if not report.reached[name]:
+        return "stopped"
+    return "BROKEN" if name in report.broken_promises else "reached"
 
 
 def _examine(settings: Settings) -> Iterator[Examination]:
@@ -153,13 +190,17 @@ def _isolation(settings: Settings, device_kinds: Sequence[str]) -> Iterator[Exam
     from warpwatch.worker import groups, levels
 
     for kind in device_kinds:
-        confinement = levels.confinement(
-            settings.home,
-            settings.memory_bytes,
-            isolation=settings.isolation,
-            device_kind=kind,
-            group=groups.find_own_group(),
-        )
+        try:
+            confinement = levels.confinement(
+                settings.home,
+                settings.memory_bytes,
+                isolation=settings.isolation,
+                device_kind=kind,
+                group=groups.find_own_group(),
+            )
+        except levels.IsolationError as error:
+            yield Examination("isolation", f"none that is allowed, on {kind}", str(error), needed=True)
+            continue
         refused = levels.is_weaker(confinement.isolation, settings.fork_isolation)
         remedy = f"commits that no branch holds are refused below {settings.fork_isolation}" if refused else ""
         yield Examination("isolation", f"{confinement.isolation}, on {kind}", remedy)

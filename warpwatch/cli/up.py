@@ -90,6 +90,7 @@ def up(
 ) -> None:
     """Start database, server and one worker per device; measure this checkout's newest commits."""
     from warpwatch.db.errors import EngineError
+    from warpwatch.worker.reporter import CannotRunError
 
     try:
         settings = load_settings()
@@ -104,16 +105,20 @@ def up(
         if once:
             # Whoever waits for a verdict must not take a run that was cut short for a good one.
             raise typer.Exit(128 + signal.SIGINT) from None
-    except (StartError, SettingError, ApiError, ProjectError, git.GitError, EngineError) as error:
+    except (StartError, SettingError, ApiError, ProjectError, git.GitError, EngineError, CannotRunError) as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
 
 def _run(settings: Settings, once: bool, commits: int, suite: str, case_limit: int, example: bool) -> int:
+    from warpwatch.worker import levels
     from warpwatch.worker.devices import list_devices
 
     began = time.monotonic()
     devices = list_devices()
+    for kind in sorted({device.partition(":")[0] for device in devices}):
+        # Each worker would say the same in its log, and start again and again.
+        levels.confinement(settings.home, None, isolation=settings.isolation, device_kind=kind)
     with running_database(settings) as database_url, running_services(settings, database_url, devices) as services:
         console.print(
             f"[bold]Warpwatch[/bold] serves [link]{settings.server_url}[/link] after {time.monotonic() - began:.1f} s",
