@@ -30,7 +30,7 @@ from warpwatch.contract.words import Fault, LaneUse, Reason, Status
 from warpwatch.worker import headers, sandbox, templates
 from warpwatch.worker.caches import CodeCache
 from warpwatch.worker.images import ContainerImage
-from warpwatch.worker.line_reader import LineReader
+from warpwatch.worker.line_reader import LineReader, printable
 from warpwatch.worker.replies import parse_reply
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer, first_finding
@@ -42,6 +42,10 @@ START_SECONDS = 180.0
 """How long a child may take to import torch on a cold, busy disk."""
 REPLY_LIMIT = 64 * 2**20
 """Bytes of one reply; a million samples need less."""
+SEND_SECONDS = 60.0
+"""How long a child may leave a request unread once its pipe is full; one that waits for a request reads it at once."""
+_MESSAGE_LIMIT, _BUILD_LOG_LIMIT = 2**16, 2**20
+"""Characters of what a reply says to people. The harness keeps to less; kernel code would fill the database."""
 _POLL_SECONDS = 0.1
 _FORK_POLL_SECONDS = 0.005
 _TAIL_LINES = 30
@@ -173,6 +177,8 @@ class Child:
             self._jail.launched()
             os.close(child_reply)
             os.close(child_log)
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
 
     def _start(self, spec: ChildSpec, replies: int, output: int) -> subprocess.Popen[bytes] | templates.TemplateChild:
         inside = self._jail.inside
@@ -251,7 +257,7 @@ class Child:
             message = f"the harness did not start: {failure.message}"
             raise CannotRunError(message, retry=True, reason=Reason.HOST_FAULT) from failure
         if greeting.get("event") != "ready":
-            raise CannotRunError(str(greeting.get("message", "the harness did not start")))
+            raise CannotRunError(str(greeting.get("message", "the harness did not start"))[:_MESSAGE_LIMIT])
         self._has_greeted = True
 
     def send(self, verb: str, **fields: Any) -> None:
@@ -293,6 +299,8 @@ class Child:
             reply = message.get("reply")
             if not isinstance(reply, dict):
                 raise ChildFailure(Status.CRASHED, "the harness sent a reply that is not one")
+            _cut(reply, "message", _MESSAGE_LIMIT)
+            _cut(reply, "log", _BUILD_LOG_LIMIT)
             with contextlib.suppress(ValueError):
                 self.times = from_json(RunTimes, message.get("times")).within(time.monotonic() - begin)
             templates.learn(compiles=message.get("compiles") is True)
@@ -331,10 +339,18 @@ class Child:
             return
 
     def _send(self, request: Request) -> None:
+        """ChildFailure where the child reads nothing: a pipe that is full would hold the parent for ever."""
+        requests = self._process.stdin
+        assert requests is not None
+        line = (json.dumps(to_json(request)) + "\n").encode()
+        deadline = time.monotonic() + SEND_SECONDS
         # The exit of a child that died between requests is explained where its reply is awaited.
         with contextlib.suppress(BrokenPipeError):
-            assert self._process.stdin is not None
-            self._process.stdin.write((json.dumps(to_json(request)) + "\n").encode())
+            while line := line[requests.write(line) or 0 :]:
+                self._expect_no_stop()
+                if time.monotonic() > deadline:
+                    raise ChildFailure(Status.TIMED_OUT, f"the child read no request within {SEND_SECONDS:g} s")
+                select.select([], [requests], [], _POLL_SECONDS)
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
         """The child's reply to one request; raises like `answer`."""
@@ -427,7 +443,7 @@ class Child:
             if not self._output.read():
                 break
         while (line := self._output.take()) is not None:
-            text = line.decode(errors="replace").replace("\0", "").rstrip()
+            text = printable(line.decode(errors="replace")).rstrip()
             self._tail.append(text)
             self._reporter.log(text)
 
@@ -450,7 +466,7 @@ class Child:
                 Status.OUT_OF_MEMORY, f"the child was killed by the system, most likely for its memory{words}"
             )
         if code < 0:
-            return ChildFailure(Status.CRASHED, f"the child was ended by {signal.Signals(-code).name}{words}")
+            return ChildFailure(Status.CRASHED, f"the child was ended by {_signal_name(-code)}{words}")
         return ChildFailure(Status.CRASHED, f"the child exited with status {code}{words}")
 
     def _shim_lacked_memory(self) -> bool:
@@ -475,6 +491,20 @@ def _logged_failure(reporter: Reporter, effect: str) -> Iterator[None]:
         yield
     except OSError as error:
         reporter.log(f"{effect}: {error}")
+
+
+def _cut(reply: dict[str, Any], field: str, limit: int) -> None:
+    """Shortens what a reply says in this field, whose end says more than its beginning."""
+    text = reply.get(field)
+    if isinstance(text, str) and len(text) > limit:
+        reply[field] = f"[{len(text) - limit} characters were cut] {text[-limit:]}"
+
+
+def _signal_name(number: int) -> str:
+    """Python has names for the first and the last of the real-time signals alone, and a process may end by any."""
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 def _speaks_of_memory(lines: Iterable[str]) -> bool:

@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*[mK]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""All control characters but tabs and line ends."""
+
+
+def printable(text: str) -> str:
+    """`text` without colours, and with a replacement character for every other control character.
+
+    A terminal that shows a log would obey them: retitle its window, fill its clipboard, hide lines that came before.
+    """
+    # A carriage return at the end of a line is part of that end.
+    return _CONTROL.sub("\ufffd", _COLOUR.sub("", text).replace("\r\n", "\n").removesuffix("\r"))
 
 
 class LineReader:

@@ -34,6 +34,7 @@ from warpwatch.project import Program
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import Child, ChildFailure
 from warpwatch.worker.gate import expect_healthy
+from warpwatch.worker.line_reader import printable
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.tools import Tools
 
@@ -126,7 +127,7 @@ class ProgramRunner:
 
     def _last_words(self) -> str:
         printed = self._file(_PRINTED, FILE_LIMIT)
-        text = "" if printed is None else printed[-_TAIL:].decode(errors="replace").replace("\0", "").strip()
+        text = "" if printed is None else printable(printed[-_TAIL:].decode(errors="replace")).strip()
         return f"; it printed last:\n{text}" if text else ""
 
     def _read(self, reply: ProgramReply) -> ProgramRun:

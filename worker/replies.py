@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from warpwatch.worker.line_reader import printable
+
 _DEEPEST_REPLY = 32
+OBJECT_LIMIT, VALUE_LIMIT = 200_000, 2_000_000
+"""Objects with lists, and values, of one message: 64 MiB of `[],[],…` would take 2 GB of the parent's memory."""
 
 
 def parse_reply(line: bytes) -> dict[str, Any]:
-    """One message as the database can hold it; ValueError for anything else."""
+    """One message as the database can hold it, and a terminal may show it; ValueError for anything else."""
+    if line.count(b"{") + line.count(b"[") > OBJECT_LIMIT or line.count(b",") > VALUE_LIMIT:
+        raise ValueError(f"it has more than {OBJECT_LIMIT} objects or {VALUE_LIMIT} values")
     try:
         message = _storable_reply(json.loads(line, parse_int=_bounded_int))
     except RecursionError as error:
@@ -28,10 +34,10 @@ def _bounded_int(digits: str) -> int:
 
 
 def _storable_reply(value: Any, depth: int = 0) -> Any:
-    """`value` as the database can hold it: text without NUL and broken characters; ValueError where it is nested too
-    deep."""
+    """`value` as the database can hold it: text without control and broken characters; ValueError where it is nested
+    too deep."""
     if isinstance(value, str):
-        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+        return printable(value).encode("utf-8", "replace").decode("utf-8")
     if not isinstance(value, dict | list):
         return value
     if depth > _DEEPEST_REPLY:
