@@ -71,6 +71,9 @@ PRINT_FLAGS = ["-w", "-D__LINE__=0", '-D__DATE__=""', '-D__TIME__=""', '-D__TIME
 SANITIZE_FLAGS = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g1"]
 TORCH_LIBRARIES = ["-ltorch_cpu", "-lc10", "-ltorch"]
 
+UNSAFE = frozenset("$`\"'\\|;&<>*?!")
+"""Characters that no source may have in its name. nvcc gives names to a shell, which would run a command in them; a
+line end, which would begin a rule of ninja with a command of its own, is refused as well."""
 HOST_SUFFIXES = {".cpp", ".h", ".hpp"}
 CUDA_SUFFIXES = {".cu", ".cuh"}
 
@@ -304,6 +307,10 @@ def _inputs_or_reason(operator: str) -> _BuildInputs | Built:
         return Built("build_failed", log=str(missing))
     if inputs is None:
         return Built("skipped", log="no CUDA compiler: put nvcc of the CUDA toolkit on PATH or set CUDA_HOME")
+    for name in inputs.files:
+        if not name.isprintable() or not UNSAFE.isdisjoint(name):
+            words = "has line ends, or characters that a shell reads, in its name: rename it"
+            return Built("build_failed", log=f"the source {name!r} {words}")
     return inputs
 
 

@@ -7,7 +7,9 @@ It answers two requests: `key` (which library would it be?), before any compiler
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import IO
@@ -20,12 +22,16 @@ from warpwatch.operator import CONTRACT
 
 FOLDER = "libraries"
 """Folder in the child's temporary folder that holds the new library."""
+PR_SET_DUMPABLE = 4
 LOG_LINES = 30
 """Lines of a compiler's output that a message quotes; the whole log is in the reply."""
 
 
 def serve(arguments: argparse.Namespace, requests: IO[str], replies: IO[str]) -> int:
     """Serves requests until they end; returns the exit status."""
+    # A source that takes over its compiler would reply in place of this process, through its descriptors in /proc.
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     sources = arguments.root / arguments.native
     native.configure(sources, Path(tempfile.gettempdir(), FOLDER), arguments.device, arguments.sanitize == "address")
     print(json.dumps({"event": "ready", "contract": CONTRACT, "torch": ""}), file=replies, flush=True)
