@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from warpwatch.contract.words import Answer, ChangeDirection, Purpose, Verdict
-from warpwatch.db.reads.judging import MemberRow, RegressionFacts, RegressionState, TrialState
+from warpwatch.db.reads.judging import MemberRow, RegressionFacts, RegressionState, SiblingRegression, TrialState
 from warpwatch.server.verdicts.steps import (
     AskTrial,
     DecideVerdict,
@@ -110,6 +110,13 @@ class RegressionContext:
             for trial in self.trials
             if trial.head_sha == head_sha and (self.is_broken or trial.base_sha == base_sha)
         ]
+
+    def sibling(self, base_sha: str, head_sha: str, direction: str) -> SiblingRegression | None:
+        """The other regression of these commits in this direction."""
+        key = (base_sha, head_sha, direction)
+        return next(
+            (item for item in self.facts.siblings if (item.base_sha, item.head_sha, item.direction) == key), None
+        )
 
     def has_taken(self, *kinds: type[Step]) -> bool:
         """Whether a step of one of these kinds was taken since the facts were read."""

@@ -1,16 +1,57 @@
-"""The steps that a regression can take next: what `next_step` decides and the judge carries out.
+"""The steps that a regression can take next: `next_step` decides them and the judge carries them out.
 
-Commits are named by their full ids. A step holds everything that is needed to carry it out.
+Commits are named by their full ids. A step holds everything that is needed to carry it out, and the stage of the
+regression that asks for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, Cause, ChangeDirection, MergeCause, Purpose, Verdict
 from warpwatch.db.reads.judging import TrialState
 from warpwatch.db.regressions import SeriesDecision, SuspectedSeries
+
+
+class RegressionStage(StrEnum):
+    """Where a regression stands, by the evidence. The first stage that applies counts, from top to bottom."""
+
+    ANSWERED = "answered"
+    """The job of a trial has ended and its answer is not recorded yet."""
+    OPPOSED = "opposed"
+    """The trial showed some series to change in the other direction."""
+    WAITING = "waiting"
+    """A trial has not answered yet."""
+    UNTRIED = "untried"
+    """A series was not tried yet."""
+    UNSURE = "unsure"
+    """No series is confirmed, one was measured and is unsure, and no longer trial was asked for."""
+    UNCONFIRMED = "unconfirmed"
+    """All series are decided and none is confirmed."""
+    UNCHECKED_BASE = "unchecked base"
+    """Something is broken at the head; the base was not checked in the same environment."""
+    BROKEN_BASE = "broken base"
+    """The base is broken in the same environment, too: the environment changed, not the code."""
+    CONFIRMED = "confirmed"
+    """A series is confirmed and the verdict is not written yet."""
+    UNREAD = "unread"
+    """The change is confirmed; the commits of its range are not read yet."""
+    UNDIVIDED = "undivided"
+    """The range cannot be bisected."""
+    DIVISIBLE = "divisible"
+    """The range has a commit in the middle that may be measured."""
+    UNPROVEN = "unproven"
+    """No trial compared the two commits that the bisection ended with."""
+    MERGED = "merged"
+    """The range is one commit, and git was not asked yet what it merged."""
+    BRANCHED = "branched"
+    """The range is a merge commit, and the branch that it merged may be measured."""
+    LOCATED = "located"
+    """The narrowest range is known and not written yet."""
+    WRITTEN = "written"
+    """The narrowest range is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +93,7 @@ class ReadPath:
 
     base_sha: str
     head_sha: str
+    stage: RegressionStage = RegressionStage.UNREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +102,7 @@ class ReadMerge:
 
     base_sha: str
     head_sha: str
+    stage: RegressionStage = RegressionStage.MERGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +122,7 @@ class TurnDirection:
 
     direction: ChangeDirection
     note: str
+    stage: RegressionStage = RegressionStage.ANSWERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +138,7 @@ class RecordAnswer:
     worst: SeriesDecision | None
     decisions: tuple[SeriesDecision, ...] = ()
     opposite: tuple[tuple[int, float], ...] = ()
+    stage: RegressionStage = RegressionStage.ANSWERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +146,7 @@ class OpenOpposite:
     """Suspects the same commits of a change in the other direction."""
 
     suspicion: NewSuspicion
+    stage: RegressionStage = RegressionStage.OPPOSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +156,7 @@ class AskTrial:
     merge_sha: the merge commit whose merged branch holds the two; None for commits of the range itself.
     """
 
+    stage: RegressionStage
     purpose: Purpose
     kind: str
     base_sha: str
@@ -123,6 +170,8 @@ class AskTrial:
 class Wait:
     """Nothing to do until the job of a trial ends."""
 
+    stage: RegressionStage = RegressionStage.WAITING
+
 
 @dataclass(frozen=True, slots=True)
 class DecideVerdict:
@@ -130,12 +179,14 @@ class DecideVerdict:
 
     evidence: Evidence
     note: str
+    stage: RegressionStage = RegressionStage.CONFIRMED
 
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
     """Ends a suspicion that no trial confirmed, as dismissed or unsure."""
 
+    stage: RegressionStage
     verdict: Verdict
     evidence: Evidence
     notes: tuple[str, ...]
@@ -151,6 +202,7 @@ class Narrow:
     evidence: Evidence | None
     note: str
     merge: MergeFinding | None = None
+    stage: RegressionStage = RegressionStage.LOCATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +215,7 @@ class MergeInto:
     other_id: int
     known_series: frozenset[int]
     evidence: Evidence
+    stage: RegressionStage = RegressionStage.LOCATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +223,14 @@ class OpenResidual:
     """Suspects the commits after the guilty one of the part of the change that it does not explain."""
 
     suspicion: NewSuspicion
+    stage: RegressionStage = RegressionStage.WRITTEN
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
     """Nothing is left to be measured. note: why, where the reason is not a verdict; empty otherwise."""
 
+    stage: RegressionStage
     note: str = ""
 
 

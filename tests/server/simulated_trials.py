@@ -37,7 +37,7 @@ from warpwatch.server.verdicts.steps import (
     Step,
     TurnDirection,
 )
-from warpwatch.server.verdicts.table import next_step, stage_of
+from warpwatch.server.verdicts.table import next_step
 
 BASE_NS = 100_000.0
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -199,7 +199,7 @@ class SimulatedJudge:
     def _judge(self, regression_id: int, trial_id: int | None) -> None:
         context = self.context(regression_id, trial_id)
         for _ in range(MOST_STEPS):
-            stage, step = stage_of(context), next_step(context)
+            step = next_step(context)
             if isinstance(step, ReadPath):
                 context = replace(context, path=self._path(step))
             elif isinstance(step, ReadMerge):
@@ -209,7 +209,7 @@ class SimulatedJudge:
                 self._take(regression_id, step)
                 context = after(context, step)
             is_last = isinstance(step, LAST_STEPS)
-            self.edges.add((stage, type(step).__name__, "[*]" if is_last else stage_of(context)))
+            self.edges.add((step.stage, type(step).__name__, "[*]" if is_last else next_step(context).stage))
             if is_last:
                 return
         raise AssertionError(f"there is no end to the steps: {context.taken}")

@@ -14,8 +14,8 @@ import pytest
 from tests.server.simulated_trials import BRANCH, Edge, SimulatedDevice, SimulatedJudge, answers
 from warpwatch.contract.words import Cause, Status, Verdict
 from warpwatch.db.reads.judging import MergedRange
-from warpwatch.server.verdicts.steps import Step
-from warpwatch.server.verdicts.table import RegressionStage, plan_steps
+from warpwatch.server.verdicts.steps import RegressionStage, Step
+from warpwatch.server.verdicts.table import plan_steps
 from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "verdicts.md"
