@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from warpwatch import __version__
 from warpwatch.cli import app
 from warpwatch.contract.words import ChangeDirection, Status, Verdict
 
@@ -21,6 +22,8 @@ GENERATED = ROOT / "docs" / "reference"
 PRODUCT = ("warpwatch", "worker", "db", "server", "kernels")
 NOT_PRODUCT = {"versions", "adversaries"}
 COLUMNS, PARAGRAPH_LINES, LINES = 120, 5, 200
+VERSION_LINES = 120
+"""Lines of the changelog for one version, so that a user reads them in three minutes."""
 LINES_OF = {"docs/glossary.md": 260, "README.md": 150, "docs/measurement.md": 120, "docs/security.md": 240}
 GENERAL_WORDS = "## General words in type names"
 
@@ -198,3 +201,17 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert not shared, "rename all but one of each, so that one name means one thing:\n" + "\n".join(
         f"  {name}: {', '.join(files)}" for name, files in sorted(shared.items())
     )
+
+
+def test_the_changelog_has_a_short_section_for_the_version() -> None:
+    sections = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    lines = {section.split("\n", 1)[0]: section.count("\n") + 1 for section in sections}
+    assert __version__ in lines
+    assert max(lines.values()) <= VERSION_LINES
+
+
+def test_documents_name_the_number_of_operators() -> None:
+    files = [path for path in (ROOT / "kernels").glob("*.py") if "Operator(" in path.read_text(encoding="utf-8")]
+    readme, operations = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/operations.md"))
+    assert f"`kernels/` holds {len(files)} operators" in readme
+    assert f"A commit with all {len(files)} operators" in operations

@@ -19,6 +19,8 @@ from warpwatch.operator import (
     gap,
 )
 
+__version__ = "0.2.0"
+
 __all__ = [
     "CONTRACT",
     "Case",
@@ -38,21 +40,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from warpwatch.loading import LoadedOperator
-
-    __version__: str
-else:
-
-    def __getattr__(name: str) -> str:
-        # importlib.metadata takes 20 ms to import, and most processes that import the SDK never ask for the version.
-        if name != "__version__":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version("warpwatch")
-        except PackageNotFoundError:
-            # A child may run with an interpreter that loads the package from its folder.
-            return "0+unknown"
 
 
 def load(operator: str, device: DeviceKind | None = None) -> LoadedOperator:
