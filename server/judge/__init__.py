@@ -1,10 +1,10 @@
 """Judges ended jobs in the background: opens suspicions, asks for trials, and locates the commit behind a change.
 
-thread – takes one ended job after another. interpreter – reads what a job is judged from, has it decided, writes once.
-evidence – what git says, never inside a transaction. writing – carries out the steps. repetition – repeats comparisons
-that somebody asked for and that are unsure. All rules are pure functions in `warpwatch.server.verdicts`.
+interpreter – takes one ended job after another, reads what it is judged from, asks git, has it decided, writes once.
+writing – writes verdicts, trials and suspicions within that one transaction. closing – ends changes by evidence. All
+rules are pure functions in `warpwatch.server.verdicts`.
 """
 
-from warpwatch.server.judge.thread import Judge
+from warpwatch.server.judge.interpreter import Judge
 
 __all__ = ["Judge"]

@@ -1,15 +1,23 @@
 """Ends changes by evidence, and looks for those of a merged branch on the watched branch.
 
-Each function reads, asks git with no transaction open, and writes once; what somebody changed meanwhile is left alone.
+A later check that passes ends a breakage, and confirmed changes that undo it end a slow-down: `find_fix` decides that
+from rows alone. The other functions read, ask git with no transaction open, and write once; a change that somebody
+triaged meanwhile is left alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
 from warpwatch import git
-from warpwatch.contract.words import Cause, ChangeDirection, Triage
+from warpwatch.contract.words import Cause, ChangeDirection, Status, Triage
 from warpwatch.db.database import Database
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.closing import (
+    LaterChange,
+    LaterCheck,
     MergedChange,
     OpenChange,
     list_later_changes,
@@ -21,9 +29,22 @@ from warpwatch.db.regressions import SuspectedSeries, close_as, find_same, link_
 from warpwatch.db.triage import SERVICE, set_triage
 from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.mirror import Mirrors
-from warpwatch.server.judge.writing import write_suspicion
-from warpwatch.server.verdicts.closing import Fix, find_fix
+from warpwatch.server.judge.writing import VerdictWriter
 from warpwatch.server.verdicts.steps import NewSuspicion
+from warpwatch.server.verdicts.thresholds import thresholds_of
+
+LEAST_UNDONE = 0.5
+"""Part of a slow-down that has to be gone before it counts as undone, however small it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """The commit that ended a change: the first at which what was broken passes again, or that undid a slow-down."""
+
+    regression_id: int
+    commit_id: int
+    sha: str
+    ordinal: int
 
 
 def close_changes(database: Database, mirrors: Mirrors, operator_id: int, device_id: int) -> int:
@@ -39,24 +60,64 @@ def close_changes(database: Database, mirrors: Mirrors, operator_id: int, device
             [row for row in checks if row.regression_id == change.regression_id],
             [row for row in later if row.regression_id == change.regression_id],
         )
-        if fix is not None:
-            state = _state_of(mirrors, change, fix)
-            with database.session() as session:
-                closed += close_as(session, change.regression_id, state, fix.commit_id, _describe(state, fix))
+        if fix is None:
+            continue
+        try:
+            # Reverted, where the operator is made from the sources that it had before the change.
+            is_revert = mirrors.of(change).same_sources(change.operator, change.base_sha, fix.sha)
+        except git.GitError:
+            is_revert = False
+        state = Triage.REVERTED if is_revert else Triage.FIXED
+        with database.session() as session:
+            closed += close_as(session, change.regression_id, state, fix.commit_id, f"{state} by {fix.sha[:9]}")
     return closed
 
 
-def _state_of(mirrors: Mirrors, change: OpenChange, fix: Fix) -> Triage:
-    """Reverted where the operator is made from the sources that it had before the change."""
-    try:
-        is_revert = mirrors.of(change).same_sources(change.operator, change.base_sha, fix.sha)
-    except git.GitError:
-        is_revert = False
-    return Triage.REVERTED if is_revert else Triage.FIXED
+def find_fix(change: OpenChange, checks: Sequence[LaterCheck], changes: Sequence[LaterChange]) -> Fix | None:
+    """The commit that ended an open change; None while one of its series still shows it.
+
+    checks, changes: of this regression, by series, oldest commit first.
+    """
+    ends: dict[int, LaterCheck | LaterChange | None]
+    if change.direction == ChangeDirection.BROKEN:
+        ends = {number: _first_passing(rows) for number, rows in groupby(checks, key=lambda row: row.series_id)}
+    else:
+        by_series = groupby(changes, key=lambda row: row.series_id)
+        ends = {number: _first_undoing(list(rows), change.device_kind) for number, rows in by_series}
+    fixes = {
+        number: Fix(change.regression_id, end.commit_id, end.sha, end.ordinal)
+        for number, end in ends.items()
+        if end is not None
+    }
+    if not change.series or not fixes.keys() >= set(change.series):
+        return None
+    return max(fixes.values(), key=lambda fix: (fix.ordinal, fix.commit_id))
 
 
-def _describe(state: Triage, fix: Fix) -> str:
-    return f"{state} by {fix.sha[:9]}"
+def _first_passing(rows: Iterable[LaterCheck]) -> LaterCheck | None:
+    """The check from which on all pass; None when the newest fails."""
+    first = None
+    for row in rows:
+        first = (first or row) if row.status == Status.OK else None
+    return first
+
+
+def _first_undoing(rows: Sequence[LaterChange], device_kind: str) -> LaterChange | None:
+    """The change after which what is left of the first one, all changes since included, is no slow-down any more."""
+    own = next((row for row in rows if row.is_first), None)
+    if own is None or own.ratio is None or own.ratio <= 1:
+        return None
+    remaining = 1.0
+    limit = min(thresholds_of(device_kind).undone_ratio, 1 + (own.ratio - 1) * LEAST_UNDONE)
+    for row in rows:
+        # A comparison takes the most changed series only; for the others the times of history tell.
+        if row.ratio is not None:
+            remaining *= row.ratio
+        elif row.before_ns and row.after_ns:
+            remaining = row.after_ns / row.before_ns
+        if not row.is_first and row.is_settled and remaining <= limit:
+            return row
+    return None
 
 
 def adopt_merged(database: Database, mirrors: Mirrors) -> int:
@@ -96,6 +157,6 @@ def _adopt(database: Database, mirrors: Mirrors, change: MergedChange) -> bool:
         direction = ChangeDirection(regression.direction)
         suspicion = NewSuspicion(*ends, direction, regression.ratio, series, Cause(regression.cause))
         place = (regression.operator_id, regression.device_id)
-        write_suspicion(session, *place, suspicion, ids)
+        VerdictWriter(session, *place, ids).suspect(suspicion)
         other_id = find_same(session, *place, ids[ends[0]], ids[ends[1]], direction)
         return other_id is not None and link_merged(session, change.regression_id, other_id)

@@ -1,4 +1,4 @@
-"""Judges an ended job: reads once, asks git outside any transaction, decides purely, and writes once.
+"""Judges ended jobs in a thread: reads once, asks git outside any transaction, decides purely, and writes once.
 
 The transaction that writes first proves that the job is not judged yet and that nothing changed since it was read;
 otherwise everything starts over. Of several servers one judges a job, and the work of the others is void.
@@ -6,20 +6,24 @@ otherwise everything starts over. Of several servers one judges a job, and the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from statistics import median
 
-from warpwatch import git
+from warpwatch import git, git_branches, telemetry
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.words import JobKind, JobState
 from warpwatch.db.cards import save_card_offset
 from warpwatch.db.database import Database
+from warpwatch.db.errors import EngineError
 from warpwatch.db.job_sources import save_job_sources
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.cards import list_other_drifts
 from warpwatch.db.reads.job_sources import list_common_shifts, list_sources
 from warpwatch.db.reads.judging import JobOrigin, KnownChange, RegressionFacts
+from warpwatch.db.reads.lines import read_followed
 from warpwatch.db.reads.observed import (
     BAD,
     CheckRow,
@@ -32,49 +36,111 @@ from warpwatch.db.reads.observed import (
     list_release_readings,
 )
 from warpwatch.db.reads.query import Session
-from warpwatch.db.regressions import EndedJob, claim_unjudged, mark_judged
+from warpwatch.db.regressions import EndedJob, claim_unjudged, mark_judged, unjudged_jobs
 from warpwatch.db.trials import IMPORTED, ensure_series, keep_share
+from warpwatch.logs import JOB_ID
+from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import write_down
-from warpwatch.server.history.mirror import Mirrors
-from warpwatch.server.judge.evidence import compare_code, read_merge, read_path, read_shifts
-from warpwatch.server.judge.imported import confirm_imported
-from warpwatch.server.judge.repetition import repeat_unsure
-from warpwatch.server.judge.writing import ContextChangedError, write_steps, write_suspicion
-from warpwatch.server.verdicts.breakage import Breakage, find_breakages, suspect_breakages
-from warpwatch.server.verdicts.cards import (
-    LEAST_DRIFTS,
-    MOST_PAIRS,
-    CardOffset,
-    SeriesDrift,
-    find_drifts,
-    learn_offset,
-    pair_cards,
-)
-from warpwatch.server.verdicts.context import RegressionContext
+from warpwatch.server.history.mirror import Mirror, Mirrors
+from warpwatch.server.history.sources import SourceCache
+from warpwatch.server.judge.closing import adopt_merged, close_changes
+from warpwatch.server.judge.writing import ContextChangedError, VerdictWriter, confirm_imported, repeat_unsure
+from warpwatch.server.threads.background import Background
+from warpwatch.server.verdicts.cards import LEAST_DRIFTS, MOST_PAIRS, SeriesDrift, find_drifts, learn_offset, pair_cards
+from warpwatch.server.verdicts.context import CommitPath, PathCommit, RegressionContext
 from warpwatch.server.verdicts.creep import release_levels
 from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.steps import AskTrial, Narrow, NewSuspicion, OpenOpposite, OpenResidual, Step
-from warpwatch.server.verdicts.suspicion import SeriesWindow, find_candidates, find_suspicions, windows_of
+from warpwatch.server.verdicts.suspicion import (
+    CodeDifference,
+    CommitPair,
+    SeriesWindow,
+    find_breakages,
+    find_candidates,
+    find_suspicions,
+    suspect_breakages,
+    windows_of,
+)
 from warpwatch.server.verdicts.table import plan_steps
+from warpwatch.settings import Settings
+
+POLL_SECONDS = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Judge(Background):
+    """A thread that judges ended jobs."""
+
+    def __init__(self, settings: Settings, database: Database, cache: SourceCache | None = None) -> None:
+        super().__init__("judge", "verdicts", POLL_SECONDS)
+        self._settings = settings
+        self._database = database
+        self._cache = cache or SourceCache()
+
+    def sweep(self) -> None:
+        """One round: merged changes are looked for, and every ended job is judged."""
+        mirrors = Mirrors(self._settings, self._cache)
+        adopt_merged(self._database, mirrors)
+        while not self._stop.is_set() and self._judge_next(mirrors):
+            pass
+
+    def _judge_next(self, mirrors: Mirrors) -> bool:
+        """Judge one ended job; False when there is none."""
+        with self._database.session() as session:
+            jobs = unjudged_jobs(session, limit=1)
+        for job in jobs:
+            JOB_ID.set(job.id)
+            try:
+                with self._database.session() as session:
+                    repository_id = judging.read_origin(session, job.id).repository_id
+                # Verdicts are about branches, and a trial may store commits that no branch had before.
+                follow_branches(self._database, self._settings, repository_id)
+                stored = self._stored_commits(repository_id)
+                with telemetry.span("judge", job.trace_parent, job_id=job.id):
+                    judge_job(self._database, mirrors, job, self._settings.trial_share)
+                if self._stored_commits(repository_id) != stored:
+                    follow_branches(self._database, self._settings, repository_id)
+                close_changes(self._database, mirrors, job.operator_id, job.device_id)
+            except EngineError:
+                raise
+            except Exception:  # noqa: BLE001
+                # One result that cannot be judged must not keep all others waiting.
+                _log.exception("job %d cannot be judged", job.id)
+                with self._database.session() as session:
+                    mark_judged(session, job.id)
+            finally:
+                JOB_ID.set(None)
+        return bool(jobs)
+
+    def _stored_commits(self, repository_id: int) -> list[int]:
+        """The number of stored commits of a repository, and the id of the newest."""
+        with self._database.session() as session:
+            followed = read_followed(session, repository_id)
+        return followed.commits if followed is not None else []
+
 
 Write = Callable[[Session], None]
-"""What judging a job writes; ContextChangedError when it was decided from what is not true any more."""
+"""The part of judging a job that writes; ContextChangedError when it was decided from what is not true any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
     """All that judging an ended job starts from: either the regression that its trial is about, or what it measured.
 
-    trial_id: of the trial that the job answers. known: the regressions of the operator and device near the readings.
-    imported: rounds of a comparison that was made elsewhere. common: see list_common_shifts. sources: by commit, see
-    list_sources. releases: what the series read at releases. drifts: of unchanged series of others on the card.
+    trial_id: of the trial that the job answers. point: the reading of the job itself. oldest: ordinal of the oldest
+    commit that the verdict looks at. known: the regressions of the operator and device from there on. imported: rounds
+    of a comparison that was made elsewhere. common: see list_common_shifts. sources: by commit, see list_sources.
+    releases: what the series read at releases. drifts: of unchanged series of others on the card.
     """
 
+    job: EndedJob
     origin: JobOrigin
     trial_id: int | None = None
     regression: RegressionFacts | None = None
     readings: list[ObservedReading] = field(default_factory=list)
+    point: ObservedReading | None = None
     checks: list[CheckRow] = field(default_factory=list)
+    oldest: int = 0
     known: list[KnownChange] = field(default_factory=list)
     imported: list[RoundsRow] = field(default_factory=list)
     common: dict[tuple[int, int | None], float] = field(default_factory=dict)
@@ -83,10 +149,9 @@ class JobFacts:
     drifts: list[float] = field(default_factory=list)
 
     @property
-    def oldest(self) -> int:
-        """The ordinal of the oldest commit that the verdict looks at."""
-        ordinals = [row.ordinal for row in self.readings] + [row.ordinal for row in self.releases]
-        return min(ordinals + [row.ordinal for row in self.checks], default=0)
+    def imported_job_id(self) -> int | None:
+        """The job, where it was imported: nothing can be measured for it here."""
+        return self.job.id if self.origin.origin in IMPORTED else None
 
 
 def judge_job(database: Database, mirrors: Mirrors, job: EndedJob, trial_share: float) -> None:
@@ -97,7 +162,7 @@ def judge_job(database: Database, mirrors: Mirrors, job: EndedJob, trial_share: 
     while True:
         with database.session() as session:
             facts = read_job(session, job)
-        write = plan_job(database, mirrors, job, facts)
+        write = plan_job(database, mirrors, facts)
         try:
             with database.session() as session:
                 if claim_unjudged(session, job):
@@ -111,50 +176,61 @@ def judge_job(database: Database, mirrors: Mirrors, job: EndedJob, trial_share: 
 
 
 def read_job(session: Session, job: EndedJob) -> JobFacts:
-    """What judging a job starts from."""
+    """The facts that judging a job starts from."""
     origin = judging.read_origin(session, job.id)
     trial = judging.find_trial(session, job.id)
     if trial is not None:
-        return JobFacts(origin, trial.id, judging.read_facts(session, trial.regression_id))
+        return JobFacts(job, origin, trial.id, judging.read_facts(session, trial.regression_id))
     if job.state != JobState.DONE:
-        return JobFacts(origin)
+        return JobFacts(job, origin)
     if origin.origin in IMPORTED and job.kind == JobKind.COMPARE:
-        return JobFacts(origin, imported=list_job_rounds(session, job.id))
+        return JobFacts(job, origin, imported=list_job_rounds(session, job.id))
     if job.kind == JobKind.BENCH:
         readings = list_readings(session, job.id)
         releases = list_release_readings(session, job.id)
-        here = next((row.environment_id for row in readings if row.commit_id == job.commit_id), 0)
+        point = next((row for row in readings if row.commit_id == job.commit_id), None)
         commits = {row.commit_id for row in readings}
-        common = list_common_shifts(session, job.operator_id, here, commits)
-        sources = list_sources(session, readings[0].series_id, commits) if readings else {}
-        drifts = [] if origin.card_id is None else list_other_drifts(session, origin.card_id, job.operator_id)
-        facts = JobFacts(origin, readings=readings, common=common, sources=sources, releases=releases, drifts=drifts)
-        return replace(facts, known=_list_known(session, job, facts.oldest))
+        oldest = min([row.ordinal for row in readings] + [row.ordinal for row in releases], default=0)
+        return JobFacts(
+            job,
+            origin,
+            readings=readings,
+            point=point,
+            oldest=oldest,
+            known=judging.list_known(session, job.operator_id, job.device_id, oldest),
+            common=list_common_shifts(session, job.operator_id, point.environment_id if point else 0, commits),
+            sources=list_sources(session, readings[0].series_id, commits) if readings else {},
+            releases=releases,
+            drifts=[] if origin.card_id is None else list_other_drifts(session, origin.card_id, job.operator_id),
+        )
     if job.kind == JobKind.CHECK and job.spec.sanitize is None:
         # A sanitizer finds what a plain check cannot see, so the two are not compared.
         checks = list_checks_around(session, job.id)
         oldest = min((row.ordinal for row in checks), default=0)
-        return JobFacts(origin, checks=checks, known=_list_known(session, job, oldest))
-    return JobFacts(origin)
+        known = judging.list_known(session, job.operator_id, job.device_id, oldest)
+        return JobFacts(job, origin, checks=checks, oldest=oldest, known=known)
+    return JobFacts(job, origin)
 
 
-def plan_job(database: Database, mirrors: Mirrors, job: EndedJob, facts: JobFacts) -> Write:
+def plan_job(database: Database, mirrors: Mirrors, facts: JobFacts) -> Write:
     """Decides what to write. No transaction is open meanwhile, so git may take its time."""
-    imported_job_id = job.id if facts.origin.origin in IMPORTED else None
     if facts.regression is not None:
-        return _plan_trial(mirrors, facts.regression, facts.trial_id, imported_job_id)
+        return _plan_trial(mirrors, facts.regression, facts.trial_id, facts.imported_job_id)
     if facts.imported:
-        return lambda session: confirm_imported(session, job, facts.origin.device_kind, facts.imported)
-    if imported_job_id is not None and not mirrors.of(facts.origin).path.is_dir():
+        return lambda session: confirm_imported(session, facts.job, facts.origin.device_kind, facts.imported)
+    if facts.imported_job_id is not None and not mirrors.of(facts.origin).path.is_dir():
         # Without the history nobody knows which commits are neighbours.
         return lambda session: None
-    if facts.readings:
-        return _plan_readings(database, mirrors, job, facts)
+    if facts.point is not None:
+        return _plan_readings(database, mirrors.of(facts.origin), facts, facts.point)
     if any(row.status in BAD for row in facts.checks):
-        return _plan_checks(mirrors, job, facts)
-    if job.kind == JobKind.COMPARE and imported_job_id is None:
-        return lambda session: repeat_unsure(session, job.submission_id)
+        return _plan_checks(mirrors.of(facts.origin), facts)
+    if facts.job.kind == JobKind.COMPARE and facts.imported_job_id is None:
+        return lambda session: repeat_unsure(session, facts.job.submission_id)
     return lambda session: None
+
+
+# --- a trial --------------------------------------------------------------------------------------------------
 
 
 def _plan_trial(mirrors: Mirrors, facts: RegressionFacts, trial_id: int | None, imported_job_id: int | None) -> Write:
@@ -163,10 +239,10 @@ def _plan_trial(mirrors: Mirrors, facts: RegressionFacts, trial_id: int | None, 
     mirror = mirrors.of(regression)
     steps = plan_steps(
         RegressionContext(facts, ended_trial=trial_id),
-        lambda step: read_path(mirror, regression.operator, step.base_sha, step.head_sha),
+        lambda step: _read_path(mirror, regression.operator, step.base_sha, step.head_sha),
         # The commits of a merged branch cannot be measured for results that were imported.
         lambda step: (
-            read_merge(mirror, regression.operator, step.base_sha, step.head_sha) if imported_job_id is None else ()
+            _read_merge(mirror, regression.operator, step.base_sha, step.head_sha) if imported_job_id is None else ()
         ),
     )
     ids = {regression.base_sha: regression.base_commit_id, regression.head_sha: regression.head_commit_id}
@@ -177,7 +253,8 @@ def _plan_trial(mirrors: Mirrors, facts: RegressionFacts, trial_id: int | None, 
 
     def write(session: Session) -> None:
         all_ids = ids | write_down(session, regression.repository_id, infos)
-        write_steps(session, facts, steps, all_ids, imported_job_id)
+        place = (regression.operator_id, regression.device_id)
+        VerdictWriter(session, *place, all_ids, imported_job_id).write_steps(facts, steps)
 
     return write
 
@@ -194,59 +271,92 @@ def _commits_of(steps: Iterable[Step]) -> Iterable[str]:
             yield from (ends.merge.base_sha, ends.merge.head_sha)
 
 
-def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: JobFacts) -> Write:
+def _read_path(mirror: Mirror, operator: str, base_sha: str, head_sha: str) -> CommitPath:
+    """The commits from base to head, and at which of them the operator has other sources."""
+    try:
+        shas = git.path(mirror.path, base_sha, head_sha)
+    except git.GitError as error:
+        return CommitPath((), str(error))
+    fingerprints = [mirror.sources.of(sha, operator) for sha in shas]
+    differs = [False] + [before != after for before, after in pairwise(fingerprints)]
+    commits = zip(shas, differs, fingerprints, strict=True)
+    return CommitPath(tuple(PathCommit(sha, differ, item is not None) for sha, differ, item in commits))
+
+
+def _read_merge(mirror: Mirror, operator: str, base_sha: str, head_sha: str) -> tuple[CommitPath, ...]:
+    """The branches that a merge commit brought to one of its parents, each from their newest common commit on; none
+    where the commit is no merge."""
+    try:
+        parents = git_branches.parents_of(mirror.path, head_sha)
+    except git.GitError as error:
+        return (CommitPath((), str(error)),)
+    if base_sha not in parents:
+        return ()
+    return tuple(_read_branch(mirror, operator, base_sha, parent) for parent in parents if parent != base_sha)
+
+
+def _read_branch(mirror: Mirror, operator: str, base_sha: str, tip_sha: str) -> CommitPath:
+    try:
+        merge_base = git.merge_base(mirror.path, base_sha, tip_sha)
+    except git.UnknownRefError as error:
+        return CommitPath((), str(error))
+    return _read_path(mirror, operator, merge_base, tip_sha)
+
+
+# --- the new points of a bench job ------------------------------------------------------------------------------
+
+
+def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: ObservedReading) -> Write:
     """Suspicions from the new points of a bench job."""
-    new_point = next((row for row in facts.readings if row.commit_id == job.commit_id), None)
-    if new_point is None:
-        return lambda session: None
-    origin, mirror = facts.origin, mirrors.of(facts.origin)
-    imported_job_id = job.id if origin.origin in IMPORTED else None
+    job, origin, imported_job_id = facts.job, facts.origin, facts.imported_job_id
     measured = {(row.ordinal, row.sha) for row in facts.readings} | _ends_of(facts.known)
     measured |= {(row.ordinal, row.sha) for row in facts.releases}
     measured |= {(row.release_ordinal, row.release_sha) for row in facts.releases}
-    line = mirror.line(new_point.sha, measured, new_point.ordinal, origin.trunk_sha)
+    line = mirror.line(point.sha, measured, point.ordinal, origin.trunk_sha)
     changes = _on_line(facts.known, line)
     known = KnownRegressions(changes)
-    environment_id = new_point.environment_id
     logs = pair_cards(facts.readings, origin.card_id) if origin.card_id is not None else {}
     offsets = {other: item for other in logs if (item := learn_offset(logs[other], origin.device_kind)) is not None}
-    windows = windows_of(
-        facts.readings, line, job.commit_id, environment_id, origin.device_kind, facts.common, origin.card_id, offsets
-    )
+    at = (job.commit_id, point.environment_id, origin.device_kind)
+    windows = windows_of(facts.readings, line, *at, facts.common, origin.card_id, offsets)
     windows = _with_references(windows, facts, line)
     common = facts.common.get((job.commit_id, origin.card_id), 0.0)
-    sources, shifts = read_shifts(mirror, origin.operator, new_point.sha, windows, common)
-    drifts = _find_drifts(facts, job, environment_id, sources)
+    sources, shifts = _read_shifts(mirror, origin.operator, point.sha, windows, common)
+    drifts = _find_drifts(facts, point, sources)
     candidates = find_candidates(windows, known)
     # What was measured elsewhere cannot be measured again, so history has the last word unless a file brought a trial.
     final = find_candidates([replace(item, is_final=True) for item in windows], known) if imported_job_id else []
     pairs = {item.pair for item in (*candidates, *final)}
-    code = compare_code(database, mirror, origin, job.operator_id, pairs)
+    code = _compare_code(database, mirror, origin.operator, job.operator_id, pairs)
     suspicions, unpaired = find_suspicions(candidates, known, code), find_suspicions(final, known, code)
     ids = {row.sha: row.commit_id for row in facts.readings}
     for change in changes:
         ids |= {change.base_sha: change.base_commit_id, change.head_sha: change.head_commit_id}
 
     def write(session: Session) -> None:
-        if (suspicions or unpaired) and _list_known(session, job, facts.oldest) != facts.known:
-            raise ContextChangedError
-        code = {"operator_id": job.operator_id, "commit_id": job.commit_id, "environment_id": environment_id}
+        if suspicions or unpaired:
+            _prove_unchanged(session, facts)
         save_job_sources(
             session,
             job_id=job.id,
+            operator_id=job.operator_id,
+            commit_id=job.commit_id,
+            environment_id=point.environment_id,
+            card_id=origin.card_id,
             sources=sources,
             shifts=shifts,
-            card_id=origin.card_id,
             drifts=[item.log_ratio for item in drifts],
             drifts_since=max((item.since for item in drifts), default=None),
-            **code,
         )
-        _save_offsets(session, job, origin.card_id, logs, offsets)
-        place = (job.operator_id, job.device_id)
-        answered = [item for item in suspicions if write_suspicion(session, *place, item, ids, imported_job_id)]
+        for other_id, by_series in logs.items():
+            every = [value for values in by_series.values() for value in values][-MOST_PAIRS:]
+            is_agreed = other_id in offsets and offsets[other_id].is_agreed
+            save_card_offset(session, job.operator_id, origin.card_id or 0, other_id, every, is_agreed=is_agreed)
+        writer = VerdictWriter(session, job.operator_id, job.device_id, ids, imported_job_id)
+        answered = [item for item in suspicions if writer.suspect(item)]
         for item in unpaired:
             if not any(item.shares_series(other) for other in answered):
-                write_suspicion(session, *place, item, ids, imported_job_id, is_final=True)
+                writer.suspect(item, is_final=True)
 
     return write
 
@@ -267,58 +377,102 @@ def _with_references(windows: Iterable[SeriesWindow], facts: JobFacts, line: set
     ]
 
 
-def _find_drifts(facts: JobFacts, job: EndedJob, environment_id: int, sources: str | None) -> list[SeriesDrift]:
+def _find_drifts(facts: JobFacts, point: ObservedReading, sources: str | None) -> list[SeriesDrift]:
     """How the series moved on the card of the job while the sources of its operator stayed the same."""
     card_id = facts.origin.card_id
     if card_id is None or sources is None:
         return []
-    of_card = [row for row in facts.readings if (row.card_id, row.environment_id) == (card_id, environment_id)]
     return find_drifts(
-        [row for row in of_card if row.commit_id == job.commit_id or facts.sources.get(row.commit_id) == sources]
+        [
+            row
+            for row in facts.readings
+            if (row.card_id, row.environment_id) == (card_id, point.environment_id)
+            and (row.commit_id == point.commit_id or facts.sources.get(row.commit_id) == sources)
+        ]
     )
 
 
-def _save_offsets(
-    session: Session,
-    job: EndedJob,
-    card_id: int | None,
-    logs: Mapping[int, Mapping[int, Sequence[float]]],
-    offsets: Mapping[int, CardOffset],
-) -> None:
-    for other_id, by_series in logs.items() if card_id is not None else ():
-        every = [value for values in by_series.values() for value in values][-MOST_PAIRS:]
-        is_agreed = other_id in offsets and offsets[other_id].is_agreed
-        save_card_offset(session, job.operator_id, card_id or 0, other_id, every, is_agreed=is_agreed)
+def _compare_code(
+    database: Database, mirror: Mirror, operator: str, operator_id: int, pairs: Iterable[CommitPair]
+) -> dict[CommitPair, CodeDifference]:
+    """Which variants of an operator have other code at one commit than at the other, for every pair.
+
+    Where only native sources differ, other variants are the same; so are native ones whose machine code is.
+    """
+    differences = {pair: _compare_sources(mirror, operator, pair) for pair in pairs}
+    native_pairs = [pair for pair, difference in differences.items() if difference is None]
+    if native_pairs:
+        with database.session() as session:
+            for pair in native_pairs:
+                hashes = [
+                    judging.read_code_hash(session, operator_id, commit_id, pair.environment_id)
+                    for commit_id in (pair.base_commit_id, pair.head_commit_id)
+                ]
+                is_same = bool(hashes[0]) and hashes[0] == hashes[1]
+                names = set() if is_same else judging.list_native(session, pair.head_commit_id, operator)
+                differences[pair] = CodeDifference(all=False, names=frozenset(names))
+    runtime = mirror.sources.runtime
+    return {
+        pair: replace(difference, is_comparable=runtime(pair.base_sha) == runtime(pair.head_sha))
+        for pair, difference in differences.items()
+        if difference is not None
+    }
 
 
-def _plan_checks(mirrors: Mirrors, job: EndedJob, facts: JobFacts) -> Write:
+def _read_shifts(
+    mirror: Mirror, operator: str, sha: str, windows: Sequence[SeriesWindow], common: float
+) -> tuple[str | None, list[float]]:
+    """The fingerprint of an operator's sources at a new point, and by how much log time each series lay off its level
+    there, where the sources are those of the commit before. common: what was taken off the times already."""
+    try:
+        sources = mirror.sources.of(sha, operator)
+        before = [window.before() for window in windows]
+        is_same = [level is not None and mirror.same_sources(operator, level.sha, sha) for level in before]
+    except git.GitError:
+        return None, []
+    shifts = [window.shift() for window, same in zip(windows, is_same, strict=True) if same]
+    return sources, [shift + common for shift in shifts if shift is not None]
+
+
+def _compare_sources(mirror: Mirror, operator: str, pair: CommitPair) -> CodeDifference | None:
+    """The difference by the sources; None where only native sources differ, so that the machine code decides."""
+    before, after = (mirror.sources.parts(sha, operator) for sha in (pair.base_sha, pair.head_sha))
+    if before is None or after is None or before[0] != after[0]:
+        return CodeDifference(all=True)
+    return CodeDifference(all=False) if before[1] == after[1] else None
+
+
+# --- a check job ------------------------------------------------------------------------------------------------
+
+
+def _plan_checks(mirror: Mirror, facts: JobFacts) -> Write:
     """Suspicions from a check job: where an operator's sources are the same at both ends no commit broke it."""
-    rows, mirror = facts.checks, mirrors.of(facts.origin)
-    checked = next(row for row in rows if row.commit_id == job.commit_id)
-    measured = {(row.ordinal, row.sha) for row in rows} | _ends_of(facts.known)
-    line = mirror.line(checked.sha, measured, checked.ordinal, facts.origin.trunk_sha)
+    job, origin = facts.job, facts.origin
+    checked = next(row for row in facts.checks if row.commit_id == job.commit_id)
+    measured = {(row.ordinal, row.sha) for row in facts.checks} | _ends_of(facts.known)
+    line = mirror.line(checked.sha, measured, checked.ordinal, origin.trunk_sha)
     breakages = [
         item
-        for item in find_breakages(rows, line, job.commit_id)
-        if not mirror.same_sources(facts.origin.operator, item.base.sha, item.head.sha)
+        for item in find_breakages(facts.checks, line, job.commit_id)
+        if not mirror.same_sources(origin.operator, item.base.sha, item.head.sha)
     ]
-    return lambda session: _write_breakages(session, job, facts, breakages, line)
-
-
-def _write_breakages(
-    session: Session, job: EndedJob, facts: JobFacts, breakages: list[Breakage], line: set[str]
-) -> None:
-    if not breakages:
-        return
-    if _list_known(session, job, min(row.ordinal for row in facts.checks)) != facts.known:
-        raise ContextChangedError
     cells = [(item.base.variant_id, item.base.case_id) for item in breakages]
-    series = ensure_series(session, job.operator_id, job.device_id, cells, METRICS[facts.origin.device_kind][0])
-    known = KnownRegressions(_on_line(facts.known, line))
     ids = {row.sha: row.commit_id for item in breakages for row in (item.base, item.head)}
-    imported_job_id = job.id if facts.origin.origin in IMPORTED else None
-    for suspicion in suspect_breakages(breakages, series, known):
-        write_suspicion(session, job.operator_id, job.device_id, suspicion, ids, imported_job_id)
+    known = KnownRegressions(_on_line(facts.known, line))
+
+    def write(session: Session) -> None:
+        if not breakages:
+            return
+        _prove_unchanged(session, facts)
+        series = ensure_series(session, job.operator_id, job.device_id, cells, METRICS[origin.device_kind][0])
+        writer = VerdictWriter(session, job.operator_id, job.device_id, ids, facts.imported_job_id)
+        for suspicion in suspect_breakages(breakages, series, known):
+            writer.suspect(suspicion)
+
+    return write
+
+
+# --- regressions near the readings and checks ---------------------------------------------------------------------
 
 
 def _ends_of(changes: Iterable[KnownChange]) -> set[tuple[int, str]]:
@@ -332,5 +486,7 @@ def _on_line(changes: Iterable[KnownChange], line: set[str]) -> list[KnownChange
     return [change for change in changes if {change.base_sha, change.head_sha} <= line]
 
 
-def _list_known(session: Session, job: EndedJob, oldest: int) -> list[KnownChange]:
-    return judging.list_known(session, job.operator_id, job.device_id, oldest)
+def _prove_unchanged(session: Session, facts: JobFacts) -> None:
+    """ContextChangedError when the regressions are not those that the suspicions were decided from."""
+    if judging.list_known(session, facts.job.operator_id, facts.job.device_id, facts.oldest) != facts.known:
+        raise ContextChangedError

@@ -1,18 +1,25 @@
-"""Writes the steps of a regression, and opens suspicions, within the one transaction that judges a job.
+"""Writes the steps of a regression, suspicions and repeats, within the one transaction that judges a job.
 
 Nothing here calls git.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import ChangeDirection, JobKind, Purpose, Verdict
+from warpwatch.contract.words import Answer, ChangeDirection, JobKind, Purpose, Status, Verdict
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.judging import RegressionFacts, RegressionState
+from warpwatch.db.reads.observed import RoundsRow
 from warpwatch.db.reads.query import Session
+from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.regressions import (
+    EndedJob,
+    SeriesDecision,
+    SuspectedSeries,
     attach_compare_job,
     copy_members,
     decide,
@@ -25,9 +32,11 @@ from warpwatch.db.regressions import (
     turn,
     unsettle,
 )
+from warpwatch.db.submissions import may_repeat, repeat
 from warpwatch.db.triage import SERVICE, set_triage, triage
 from warpwatch.db.trials import NewTrial, answer, ask, find_imported, record
 from warpwatch.server.verdicts.context import RegressionContext
+from warpwatch.server.verdicts.held import PairVerdict, classify_comparison, classify_pairs
 from warpwatch.server.verdicts.steps import (
     AskTrial,
     DecideVerdict,
@@ -44,162 +53,157 @@ from warpwatch.server.verdicts.steps import (
     TurnDirection,
 )
 from warpwatch.server.verdicts.table import next_step
-
-CommitIds = Mapping[str, int]
-"""Row ids of the commits that steps name, by full commit id."""
+from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.trials import severity
 
 
 class ContextChangedError(Exception):
     """Another process changed what the steps were decided from: read again and decide anew."""
 
 
-def write_steps(
-    session: Session,
-    facts: RegressionFacts,
-    steps: Iterable[Step],
-    ids: CommitIds,
-    imported_job_id: int | None = None,
-) -> None:
-    """Locks the regression, makes sure that it is as it was read, and writes the steps in their order.
+@dataclass(frozen=True, slots=True)
+class VerdictWriter:
+    """Writes steps and suspicions of one operator on one device.
 
-    ContextChangedError when any of the facts has changed. imported_job_id: see write_suspicion.
+    ids: row ids of the commits that steps name, by full commit id. imported_job_id: the job that is judged, where it
+    was imported. Nothing can be measured for it here, so only imported jobs become trials.
     """
-    lock(session, facts.regression.id)
-    if judging.read_facts(session, facts.regression.id) != facts:
-        raise ContextChangedError
-    for step in steps:
-        _write(session, facts.regression, step, ids, imported_job_id)
 
+    session: Session
+    operator_id: int
+    device_id: int
+    ids: Mapping[str, int]
+    imported_job_id: int | None = None
 
-def write_suspicion(
-    session: Session,
-    operator_id: int,
-    device_id: int,
-    suspicion: NewSuspicion,
-    ids: CommitIds,
-    imported_job_id: int | None = None,
-    *,
-    is_final: bool = False,
-) -> bool:
-    """Opens a suspicion and asks for its trial, unless all of it is known already or a trial has not answered yet;
-    whether it is one.
+    def write_steps(self, facts: RegressionFacts, steps: Iterable[Step]) -> None:
+        """Locks the regression, makes sure that it is as it was read, and writes the steps in their order.
 
-    imported_job_id: the job that gave rise to it, where it was imported. Nothing can be measured for it here, so only
-    imported jobs become trials. Without one there is no suspicion, unless history has the last word (is_final): then
-    it stays suspected, and settled.
-    """
-    if (
-        imported_job_id is not None
-        and not is_final
-        and not _is_answerable(session, operator_id, device_id, suspicion, ids, imported_job_id)
-    ):
-        return False
-    regression_id = open_suspicion(
-        session,
-        operator_id=operator_id,
-        device_id=device_id,
-        base_commit_id=ids[suspicion.base_sha],
-        head_commit_id=ids[suspicion.head_sha],
-        direction=suspicion.direction,
-        ratio=suspicion.ratio,
-        series=suspicion.series,
-        cause=suspicion.cause,
-    )
-    if regression_id is not None:
-        # The new series are untried: the step is to wait or to ask for a trial of the whole range, without git.
-        facts = judging.read_facts(session, regression_id)
-        _write(session, facts.regression, next_step(RegressionContext(facts)), ids, imported_job_id)
-    return True
+        ContextChangedError when any of the facts has changed.
+        """
+        lock(self.session, facts.regression.id)
+        if judging.read_facts(self.session, facts.regression.id) != facts:
+            raise ContextChangedError
+        for step in steps:
+            self._write(facts.regression, step)
 
+    def suspect(self, suspicion: NewSuspicion, *, is_final: bool = False) -> bool:
+        """Opens a suspicion and asks for its trial, unless all of it is known already or a trial has not answered yet;
+        whether it is one.
 
-def _is_answerable(
-    session: Session, operator_id: int, device_id: int, suspicion: NewSuspicion, ids: CommitIds, imported_job_id: int
-) -> bool:
-    """Whether a file brought the job that tests a suspicion."""
-    trial = NewTrial(
-        regression_id=0,
-        repository_id=0,
-        operator_id=operator_id,
-        device_id=device_id,
-        kind=JobKind.CHECK if suspicion.direction == ChangeDirection.BROKEN else JobKind.COMPARE,
-        purpose=Purpose.CONFIRM,
-        base_commit_id=ids[suspicion.base_sha],
-        head_commit_id=ids[suspicion.head_sha],
-        spec=JobSpec(),
-        priority=0,
-    )
-    return find_imported(session, trial, imported_job_id) is not None
+        Of an imported job there is no suspicion without an imported trial, unless history has the last word (is_final):
+        then it stays suspected, and settled.
+        """
+        ends = (self.ids[suspicion.base_sha], self.ids[suspicion.head_sha])
+        if self.imported_job_id is not None and not is_final:
+            kind = JobKind.CHECK if suspicion.direction == ChangeDirection.BROKEN else JobKind.COMPARE
+            trial = NewTrial(0, 0, self.operator_id, self.device_id, kind, Purpose.CONFIRM, *ends, JobSpec(), 0)
+            if find_imported(self.session, trial, self.imported_job_id) is None:
+                return False
+        regression_id = open_suspicion(
+            self.session,
+            operator_id=self.operator_id,
+            device_id=self.device_id,
+            base_commit_id=ends[0],
+            head_commit_id=ends[1],
+            direction=suspicion.direction,
+            ratio=suspicion.ratio,
+            series=suspicion.series,
+            cause=suspicion.cause,
+        )
+        if regression_id is not None:
+            # The new series are untried: the step is to wait or to ask for a trial of the whole range, without git.
+            facts = judging.read_facts(self.session, regression_id)
+            self._write(facts.regression, next_step(RegressionContext(facts)))
+        return True
 
-
-def _write(
-    session: Session, regression: RegressionState, step: Step, ids: CommitIds, imported_job_id: int | None
-) -> None:
-    match step:
-        case TurnDirection():
-            if not turn(session, regression.id):
-                raise ContextChangedError
-            _note(session, regression.id, step.note)
-        case RecordAnswer():
-            most = step.worst
-            numbers = (most.ratio, most.low, most.high) if most else (None, None, None)
-            answer(session, step.trial_id, step.answer, step.message, *numbers)
-            decide_series(session, regression.id, step.decisions)
-        case OpenOpposite() | OpenResidual():
-            place = (regression.operator_id, regression.device_id)
-            write_suspicion(session, *place, step.suspicion, ids, imported_job_id)
-        case AskTrial():
-            _ask(session, regression, step, ids, imported_job_id)
-        case DecideVerdict():
-            _decide(session, regression.id, Verdict.CONFIRMED, step.evidence)
-            _note(session, regression.id, step.note)
-        case Dismiss():
-            *causes, verdict = step.notes
-            for cause in causes:
-                _note(session, regression.id, cause)
-            _decide(session, regression.id, step.verdict, step.evidence)
-            _note(session, regression.id, verdict)
-            settle(session, regression.id)
-        case Narrow():
-            _narrow(session, regression, step, ids)
-        case MergeInto():
-            _merge(session, regression.id, step)
-        case Settle():
-            if step.note:
+    def _write(self, regression: RegressionState, step: Step) -> None:
+        session = self.session
+        match step:
+            case TurnDirection():
+                if not turn(session, regression.id):
+                    raise ContextChangedError
                 _note(session, regression.id, step.note)
-            settle(session, regression.id)
-        case _:
-            pass
+            case RecordAnswer():
+                most = step.worst
+                numbers = (most.ratio, most.low, most.high) if most else (None, None, None)
+                answer(session, step.trial_id, step.answer, step.message, *numbers)
+                decide_series(session, regression.id, step.decisions)
+            case OpenOpposite() | OpenResidual():
+                self.suspect(step.suspicion)
+            case AskTrial():
+                self._ask(regression, step)
+            case DecideVerdict():
+                _decide(session, regression.id, Verdict.CONFIRMED, step.evidence)
+                _note(session, regression.id, step.note)
+            case Dismiss():
+                *causes, verdict = step.notes
+                for cause in causes:
+                    _note(session, regression.id, cause)
+                _decide(session, regression.id, step.verdict, step.evidence)
+                _note(session, regression.id, verdict)
+                settle(session, regression.id)
+            case Narrow():
+                self._narrow(regression, step)
+            case MergeInto():
+                _merge_into(session, regression.id, step)
+            case Settle():
+                if step.note:
+                    _note(session, regression.id, step.note)
+                settle(session, regression.id)
+            case _:
+                pass
 
+    def _ask(self, regression: RegressionState, step: AskTrial) -> None:
+        session, ids = self.session, self.ids
+        trial = NewTrial(
+            regression_id=regression.id,
+            repository_id=regression.repository_id,
+            operator_id=self.operator_id,
+            device_id=self.device_id,
+            kind=step.kind,
+            purpose=step.purpose,
+            base_commit_id=ids[step.base_sha],
+            head_commit_id=ids[step.head_sha],
+            spec=step.spec,
+            priority=step.priority,
+            merge_commit_id=ids[step.merge_sha] if step.merge_sha is not None else None,
+        )
+        if self.imported_job_id is None:
+            job_id = ask(session, trial)
+        else:
+            imported_id = find_imported(session, trial, self.imported_job_id)
+            if imported_id is None:
+                _note(
+                    session,
+                    regression.id,
+                    f"no file holds a {step.kind} of {step.base_sha[:9]} and {step.head_sha[:9]}",
+                )
+                settle(session, regression.id)
+                return
+            job_id = imported_id
+            record(session, regression.id, job_id, trial.base_commit_id, trial.head_commit_id, step.purpose)
+        unsettle(session, regression.id)
+        if step.purpose == Purpose.CONFIRM and step.kind == JobKind.COMPARE:
+            attach_compare_job(session, regression.id, job_id)
 
-def _ask(
-    session: Session, regression: RegressionState, step: AskTrial, ids: CommitIds, imported_job_id: int | None
-) -> None:
-    trial = NewTrial(
-        regression_id=regression.id,
-        repository_id=regression.repository_id,
-        operator_id=regression.operator_id,
-        device_id=regression.device_id,
-        kind=step.kind,
-        purpose=step.purpose,
-        base_commit_id=ids[step.base_sha],
-        head_commit_id=ids[step.head_sha],
-        spec=step.spec,
-        priority=step.priority,
-        merge_commit_id=ids[step.merge_sha] if step.merge_sha is not None else None,
-    )
-    if imported_job_id is None:
-        job_id = ask(session, trial)
-    else:
-        imported_id = find_imported(session, trial, imported_job_id)
-        if imported_id is None:
-            _note(session, regression.id, f"no file holds a {step.kind} of {step.base_sha[:9]} and {step.head_sha[:9]}")
-            settle(session, regression.id)
-            return
-        job_id = imported_id
-        record(session, regression.id, job_id, trial.base_commit_id, trial.head_commit_id, step.purpose)
-    unsettle(session, regression.id)
-    if step.purpose == Purpose.CONFIRM and step.kind == JobKind.COMPARE:
-        attach_compare_job(session, regression.id, job_id)
+    def _narrow(self, regression: RegressionState, step: Narrow) -> None:
+        session, ids = self.session, self.ids
+        is_moved = (step.base_sha, step.head_sha) != (regression.base_sha, regression.head_sha)
+        if is_moved and move(session, regression.id, ids[step.base_sha], ids[step.head_sha]) is not None:
+            raise ContextChangedError
+        merge = step.merge
+        if merge is None:
+            name_merge(session, regression.id)
+        else:
+            merged_range = (ids[merge.base_sha], ids[merge.head_sha])
+            name_merge(session, regression.id, merge.cause, merged_range, merge.commits)
+        if step.evidence is not None:
+            _decide(session, regression.id, Verdict.CONFIRMED, step.evidence)
+        if step.note:
+            _note(session, regression.id, step.note)
+        # Wider ranges that could not be bisected, and in which this change was located later, are closed.
+        for wider in judging.list_wider(session, regression.id):
+            set_triage(session, wider, "invalid", SERVICE, f"narrowed down to regression {regression.id}")
 
 
 def _decide(session: Session, regression_id: int, verdict: Verdict, evidence: Evidence) -> None:
@@ -224,26 +228,7 @@ def _decide(session: Session, regression_id: int, verdict: Verdict, evidence: Ev
     )
 
 
-def _narrow(session: Session, regression: RegressionState, step: Narrow, ids: CommitIds) -> None:
-    is_moved = (step.base_sha, step.head_sha) != (regression.base_sha, regression.head_sha)
-    if is_moved and move(session, regression.id, ids[step.base_sha], ids[step.head_sha]) is not None:
-        raise ContextChangedError
-    merge = step.merge
-    if merge is None:
-        name_merge(session, regression.id)
-    else:
-        merged_range = (ids[merge.base_sha], ids[merge.head_sha])
-        name_merge(session, regression.id, merge.cause, merged_range, merge.commits)
-    if step.evidence is not None:
-        _decide(session, regression.id, Verdict.CONFIRMED, step.evidence)
-    if step.note:
-        _note(session, regression.id, step.note)
-    # Wider ranges that could not be bisected, and in which this change was located later, are closed.
-    for wider in judging.list_wider(session, regression.id):
-        set_triage(session, wider, "invalid", SERVICE, f"narrowed down to regression {regression.id}")
-
-
-def _merge(session: Session, regression_id: int, step: MergeInto) -> None:
+def _merge_into(session: Session, regression_id: int, step: MergeInto) -> None:
     copy_members(session, regression_id, step.other_id)
     if step.known_series:
         news = [item for item in step.evidence.decisions if item.series_id not in step.known_series]
@@ -259,3 +244,91 @@ def _merge(session: Session, regression_id: int, step: MergeInto) -> None:
 def _note(session: Session, regression_id: int, text: str) -> None:
     """Writes into the history of a regression what the service did to it."""
     triage(session, [regression_id], author=SERVICE, note=text, fields={})
+
+
+# --- comparisons that test no regression ------------------------------------------------------------------------
+
+
+def confirm_imported(session: Session, job: EndedJob, device_kind: str, rounds: Sequence[RoundsRow]) -> None:
+    """One confirmed change for each direction in which series of an imported comparison changed."""
+    measured = [row for row in rounds if row.status == Status.OK]
+    verdicts = {
+        row.series_id: classify_comparison(
+            row.base_ns, row.head_ns, device_kind, len(measured), job.spec.stop, row.reason
+        )
+        for row in measured
+    }
+    is_recorded = False
+    for direction in (ChangeDirection.SLOWER, ChangeDirection.FASTER):
+        changed = {number: verdict for number, verdict in verdicts.items() if verdict.outcome == direction}
+        if changed:
+            is_recorded = _confirm(session, job, direction, changed, is_recorded=is_recorded)
+
+
+def _confirm(
+    session: Session,
+    job: EndedJob,
+    direction: ChangeDirection,
+    changed: Mapping[int, PairVerdict],
+    *,
+    is_recorded: bool,
+) -> bool:
+    """is_recorded: whether the job is the trial of another change already; of one job there is one trial."""
+    assert job.base_commit_id is not None
+    most = max(changed.values(), key=lambda verdict: severity(verdict.ratio))
+    regression_id = open_suspicion(
+        session,
+        operator_id=job.operator_id,
+        device_id=job.device_id,
+        base_commit_id=job.base_commit_id,
+        head_commit_id=job.commit_id,
+        direction=direction,
+        ratio=most.ratio,
+        series=[SuspectedSeries(number, verdict.ratio) for number, verdict in changed.items()],
+    )
+    if regression_id is None:
+        return is_recorded
+    decisions = [
+        SeriesDecision(number, Verdict.CONFIRMED, verdict.ratio, verdict.low, verdict.high)
+        for number, verdict in changed.items()
+    ]
+    if not is_recorded:
+        trial_id = record(session, regression_id, job.id, job.base_commit_id, job.commit_id)
+        answer(session, trial_id, Answer.CHANGED, "", most.ratio, most.low, most.high)
+    attach_compare_job(session, regression_id, job.id)
+    confirmed = Verdict.CONFIRMED
+    of_most = next(number for number, verdict in changed.items() if verdict is most)
+    base_trace_id, head_trace_id = (
+        judging.find_trace(session, job.id, commit_id, of_most) for commit_id in (job.base_commit_id, job.commit_id)
+    )
+    decide(
+        session,
+        regression_id,
+        confirmed,
+        ratio=most.ratio,
+        low=most.low,
+        high=most.high,
+        series=decisions,
+        base_trace_id=base_trace_id,
+        head_trace_id=head_trace_id,
+    )
+    settle(session, regression_id)
+    return True
+
+
+def repeat_unsure(session: Session, submission_id: int) -> None:
+    """Repeats what is unsure once all comparisons of a submission have ended: how sure each must be depends on their
+    number."""
+    facts = read_report_facts(session, submission_id) if may_repeat(session, submission_id) else None
+    pairs = [pair for pair in facts.pairs if pair.status == "ok"] if facts else []
+    unsure = [
+        pair
+        for pair in pairs
+        if classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, len(pairs), pair.reason).outcome
+        == "unsure"
+    ]
+    for job_id, group in groupby(sorted(unsure, key=lambda pair: pair.job_id), key=lambda pair: pair.job_id):
+        pairs_of_job = list(group)
+        rounds = thresholds_of(pairs_of_job[0].cell.device_kind).more_rounds
+        cells = [(pair.cell.variant or "", pair.cell.case or "") for pair in pairs_of_job]
+        repeat(session, job_id, cells, rounds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warpwatch.contract.words import Status
 from warpwatch.db.reads.closing import LaterChange, LaterCheck, OpenChange
-from warpwatch.server.verdicts.closing import find_fix
+from warpwatch.server.judge.closing import find_fix
 
 
 def change(direction: str = "slower", *series: int) -> OpenChange:

@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 from warpwatch.contract.words import JobState
 from warpwatch.db.models import JobRecord
 from warpwatch.server.app import create_app
-from warpwatch.server.judge.thread import Judge
+from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 
 LEASE = 0.5
