@@ -94,10 +94,10 @@ format: $(VENV)/.develop  ## Rewrite files in the house style.
 containers: .env  ## Start database, server and a GPU worker with docker compose.
 	docker compose up --build --detach
 
-# Both secrets are made once, and only their owner can read them.
+# The secrets are made once, and only their owner can read them.
 .env:
-	@umask 077 && printf 'POSTGRES_PASSWORD=%s\nWARPWATCH_TOKEN=%s\n' \
-	  "$$(openssl rand -hex 24)" "$$(openssl rand -hex 24)" > $@.new && mv $@.new $@
+	@umask 077 && printf 'POSTGRES_PASSWORD=%s\nWARPWATCH_TOKEN=%s\nWARPWATCH_WORKER_KEY=wwk_%s\n' \
+	  "$$(openssl rand -hex 24)" "$$(openssl rand -hex 24)" "$$(openssl rand -hex 32)" > $@.new && mv $@.new $@
 
 references: $(VENV)/.develop  ## Write docs/reference from the code.
 	$(BIN)/python -m tests.references

@@ -1,17 +1,16 @@
 """Measures a fleet of workers: how fast they take jobs and record results, and whether faults lose or double any.
 
-python bench/fleet.py [--server] [--workers 100] [--jobs 1500] [--seconds 1.0] [--rate 0] [--faults]
+python bench/fleet.py [--workers 100] [--jobs 1500] [--seconds 1.0] [--rate 0] [--faults]
                       [--results 30] [--metrics 1] [--samples 100]
 
 Simulated workers take jobs of one device, renew their lease and write log and progress as real ones do; a job
 "measures" by sleeping for --seconds and then records --results results, each with --metrics timings of --samples
-samples. Everything else is the product, against an embedded PostgreSQL on the same machine: coordinator, guard, log
-writer, and the fenced transaction. With --server the workers have a key and speak to `warpwatch serve`; otherwise they
-have the database's address.
+samples. Everything else is the product, on one machine: coordinator, guard, log writer, `warpwatch serve`, and an
+embedded PostgreSQL.
 
 --rate submits so many jobs a second instead of all at once, so that workers wait and the time until a job is picked up
-shows. --faults stops a process of workers for longer than its lease, kills another one, and restarts the database and
-the server, all while jobs run.
+shows. --faults stops a process of workers for longer than its lease, kills another one, evicts a third, and restarts
+the database and the server, all while jobs run.
 
 Workers are threads of a few processes, so the Python of a hundred workers shares the cores with server and PostgreSQL.
 The last lines say what each of them took.
@@ -55,11 +54,10 @@ from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Status
 from warpwatch.db import embedded, migrate, registry, submissions
 from warpwatch.db.database import Database
-from warpwatch.db.errors import EngineError, StaleRunError
+from warpwatch.db.errors import EngineError
 from warpwatch.db.worker_keys import add_key
-from warpwatch.worker.coordinator import Connect
-from warpwatch.worker.database_coordinator import connect_to_database
-from warpwatch.worker.guard import LeaseGuard
+from warpwatch.worker.coordinator import LostRunError
+from warpwatch.worker.guard import STOPPING, LeaseGuard
 from warpwatch.worker.http_coordinator import connect_to_server
 from warpwatch.worker.log_writer import LogWriter
 
@@ -82,19 +80,16 @@ SETTLE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """What every process of the fleet does. results, metrics, samples: of one job. key: for a server at `url`; None
-    where `url` is the database's."""
+    """What every process of the fleet does. results, metrics, samples: of one job. url, key: of the server."""
 
     url: str
-    key: str | None
+    key: str
+    folder: Path
     workers: int
     seconds: float
     results: int
     metrics: int
     samples: int
-
-    def connect(self) -> Connect:
-        return connect_to_server(self.url, self.key) if self.key else connect_to_database(self.url, LEASE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +150,17 @@ class FleetWorker:
         self._plan = plan
         self._times = times
         described = WorkerDescription(name, "0", "cpu", "none", [], name, ENVIRONMENT, PEAKS)
-        self._coordinator = plan.connect()(described, threading.Event())
+        connect = connect_to_server(plan.url, plan.key, plan.folder)
+        self._coordinator = connect(described, threading.Event())
         self._guard = LeaseGuard(self._coordinator)
         self._guard.start()
 
     async def serve(self, stop: asyncio.Event) -> None:
         await self._coordinator.serve(self._handle, stop)
+
+    def stop(self) -> None:
+        """Hands back the running job, if there is one."""
+        self._guard.stop()
 
     def close(self) -> None:
         self._guard.close()
@@ -172,15 +172,20 @@ class FleetWorker:
         with self._guard.watching(job.run_id):
             outcome = outcome_of(self._plan)
             for number in range(4):
+                if self._guard.reason() is not None:
+                    break
                 log.progress(number, 4, "step")
                 log.log(f"step {number}")
                 time.sleep(self._plan.seconds / 4)
-            log.close()
+            rest = log.close()
             measured = time.perf_counter()
+            reason = self._guard.reason()
             # A run that lost its job does not end it, as in a real worker.
-            if self._guard.reason() is None:
-                with suppress(StaleRunError):
-                    self._coordinator.end_run(job, RunEnding(EndingKind.DONE), outcome)
+            with suppress(LostRunError):
+                if reason == STOPPING:
+                    self._coordinator.end_run(job, RunEnding(EndingKind.RELEASED), None, rest)
+                elif reason is None:
+                    self._coordinator.end_run(job, RunEnding(EndingKind.DONE), outcome, rest)
                     finish = time.perf_counter() - measured
                     self._times.append(JobTimes(job.job_id, picked_up_at, finish, time.time()))
 
@@ -192,6 +197,8 @@ def run_process(
     times: list[JobTimes] = []
     workers = [FleetWorker(plan, f"{prefix}-{number}", times) for number in range(count)]
     ready.put(count)
+    is_evicted = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: is_evicted.set())
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
@@ -199,8 +206,10 @@ def run_process(
         loop.set_default_executor(ThreadPoolExecutor(2 * count))
         stopped = asyncio.Event()
         serving = [asyncio.create_task(worker.serve(stopped)) for worker in workers]
-        while not stop.is_set():
+        while not stop.is_set() and not is_evicted.is_set():
             await asyncio.sleep(0.2)
+        for worker in workers if is_evicted.is_set() else ():
+            worker.stop()
         stopped.set()
         await asyncio.gather(*serving)
 
@@ -238,14 +247,23 @@ class Fleet:
         self.processes[index].join()
         self.processes[index] = self._start(f"again{index}", self._counts[index])
 
+    def evict(self, index: int) -> None:
+        """Asks a process of workers to stop, as schedulers do; a new one takes its place."""
+        self.processes[index].terminate()
+        self.processes[index].join()
+        self.processes[index] = self._start(f"later{index}", self._counts[index])
+
     def end(self) -> list[JobTimes]:
         """Stops the workers; what they noted, without those that were killed."""
         self._stop.set()
         times: list[JobTimes] = []
-        for process in self.processes:
-            process.join(60)
+        # A process does not end before its notes are taken.
+        while any(process.is_alive() for process in self.processes):
             with suppress(Empty):
-                times += self._results.get(timeout=10)
+                times += self._results.get(timeout=0.5)
+        with suppress(Empty):
+            while True:
+                times += self._results.get(timeout=0.5)
         return times
 
     def cpu_seconds(self) -> float:
@@ -318,7 +336,7 @@ def watch(url: str, count: int) -> list[int]:
     return connections
 
 
-def make_faults(fleet: Fleet, server: ServerProcess | None, home: Path) -> None:
+def make_faults(fleet: Fleet, server: ServerProcess, home: Path) -> None:
     """One after the other, while jobs run."""
     time.sleep(FAULTS_BEGIN_SECONDS)
     paused = fleet.processes[0].pid
@@ -331,14 +349,16 @@ def make_faults(fleet: Fleet, server: ServerProcess | None, home: Path) -> None:
     time.sleep(max(0.0, 2 * LEASE_SECONDS - BETWEEN_FAULTS_SECONDS))
     os.kill(paused, signal.SIGCONT)
     time.sleep(BETWEEN_FAULTS_SECONDS)
+    print("fault: a third process of workers is evicted", flush=True)
+    fleet.evict(2)
+    time.sleep(BETWEEN_FAULTS_SECONDS)
     print("fault: the database restarts", flush=True)
     embedded.stop(home)
     embedded.start(home, options=OPTIONS)
     time.sleep(BETWEEN_FAULTS_SECONDS)
-    if server is not None:
-        print("fault: the server restarts", flush=True)
-        server.stop()
-        server.start()
+    print("fault: the server restarts", flush=True)
+    server.stop()
+    server.start()
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -376,14 +396,13 @@ def show_counts(url: str, plan: FleetPlan, times: list[JobTimes], rate: float) -
         print("slowest:", ", ".join(f"{1e3 * wait:.0f} ms at {at:.1f} s" for wait, at in sorted(waits)[-5:]))
 
 
-def measure(plan: FleetPlan, url: str, home: Path, server: ServerProcess | None, options: argparse.Namespace) -> None:
+def measure(plan: FleetPlan, url: str, home: Path, server: ServerProcess, options: argparse.Namespace) -> None:
     jobs: int = options.jobs
     fleet = Fleet(plan)
 
     def seconds() -> tuple[float, float, float, float]:
         """Now, and the CPU time of PostgreSQL, of the server and of all workers."""
-        of_server = server.cpu_seconds() if server is not None else 0.0
-        return time.monotonic(), postgres_seconds(home), of_server, fleet.cpu_seconds()
+        return time.monotonic(), postgres_seconds(home), server.cpu_seconds(), fleet.cpu_seconds()
 
     if options.rate:
         # The workers that came together have asked for their first jobs.
@@ -398,7 +417,7 @@ def measure(plan: FleetPlan, url: str, home: Path, server: ServerProcess | None,
     submitting.join()
     if options.faults:
         faults.join()
-    memory = psutil.Process(server.process.pid).memory_info().rss if server is not None else 0
+    memory = psutil.Process(server.process.pid).memory_info().rss
     elapsed, *cpu = (after - before for after, before in zip(seconds(), began, strict=True))
     times = fleet.end()
     # The first jobs wait for the fleet to start, and the last ones run while most workers have nothing to do.
@@ -419,11 +438,8 @@ def measure(plan: FleetPlan, url: str, home: Path, server: ServerProcess | None,
 
 
 @contextmanager
-def serving(url: str, home: Path, is_wanted: bool) -> Iterator[tuple[ServerProcess | None, str | None]]:
-    """A server and a key for it, if one is wanted."""
-    if not is_wanted:
-        yield None, None
-        return
+def serving(url: str, home: Path) -> Iterator[tuple[ServerProcess, str]]:
+    """A server, and a key of it for workers."""
     database = Database(url, pool_size=1)
     with database.session() as s:
         key = add_key(s, "fleet")
@@ -437,7 +453,6 @@ def serving(url: str, home: Path, is_wanted: bool) -> Iterator[tuple[ServerProce
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", action="store_true")
     parser.add_argument("--workers", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1500)
     parser.add_argument("--seconds", type=float, default=1.0)
@@ -450,10 +465,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ww") as folder, embedded.running(Path(folder), options=OPTIONS) as url:
         migrate.upgrade(url)
         home = Path(folder)
-        with serving(url, home, options.server) as (server, key):
+        with serving(url, home) as (server, key):
             plan = FleetPlan(
-                server.url if server is not None else url,
+                server.url,
                 key,
+                home / "undelivered",
                 options.workers,
                 options.seconds,
                 options.results,

@@ -1,9 +1,10 @@
 """Measures the latency of the queue and of a warm worker.
 
-python bench/queue_latency.py [--jobs 200] [--repeats 10]
+python bench/queue_latency.py [--jobs 200] [--repeats 10] [--waiting 100000]
 
-Pick-up: from the commit of a submission until the worker's handler starts, one job at a time on an idle worker; p50 and
-p99. First result: from POST /api/v1/submissions until the job is done, for one check of one variant on one case of this
+Pick-up: from the commit of a submission until the worker's handler starts, one job at a time on an idle worker that
+speaks to a server on this machine; p50 and p99. Claim: of one job among --waiting that wait, in the database.
+First result: from POST /api/v1/submissions until the job is done, for one check of one variant on one case of this
 checkout's HEAD, on a worker that has just measured the same commit; median and range. Both use an embedded database
 over its socket.
 """
@@ -17,48 +18,96 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from sqlalchemy import text
 
 from bench.own_service import empty_database, wait_for_worker
 from warpwatch import git
 from warpwatch.cli.client import Client
-from warpwatch.cli.services import running_services
+from warpwatch.cli.services import ensure_worker_key, running_services
+from warpwatch.contract.claims import ClaimedJob, EndingKind, RunEnding, WorkerDescription
+from warpwatch.contract.environment import Environment, key_of
 from warpwatch.contract.spec import JobSpec
-from warpwatch.db import queue, registry, submissions
+from warpwatch.db import registry, runs, submissions
 from warpwatch.db.database import Database
+from warpwatch.worker.http_coordinator import connect_to_server
 
 ROOT = Path(__file__).parent.parent
 
 
-async def pick_ups(url: str, count: int) -> list[float]:
+FACTS = {"torch": "none"}
+ENVIRONMENT = Environment(key_of(FACTS), "cpu", "queue-bench", "queue bench", FACTS)
+
+
+class Queue:
+    """Jobs for a device of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(url)
+        with self.database.session() as s:
+            self._repository = registry.ensure_repository(s, "queue", "/nowhere")
+            row = registry.NewCommit("0" * 40, None, 1, "bench", datetime.now(UTC), "bench")
+            commit = registry.record_commits(s, self._repository, [row])[row.sha]
+            operator = registry.ensure_operators(s, self._repository, ["none"])["none"]
+            self.device = registry.ensure_device(s, ENVIRONMENT.device_key, "cpu", ENVIRONMENT.device_name)
+        self._job = submissions.NewJob("check", commit, operator, self.device, JobSpec())
+
+    def add(self, count: int = 1) -> None:
+        new = submissions.NewSubmission(self._repository, {}, [self._job] * count)
+        with self.database.session() as s:
+            submissions.create_submission(s, new)
+
+
+async def pick_ups(queue: Queue, server: str, key: str, folder: Path, count: int) -> list[float]:
     """Milliseconds from commit to handler of each job."""
-    database = Database(url)
-    with database.session() as s:
-        repository = registry.ensure_repository(s, "queue", "/nowhere")
-        row = registry.NewCommit("0" * 40, None, 1, "bench", datetime.now(UTC), "bench")
-        commit = registry.record_commits(s, repository, [row])[row.sha]
-        operator = registry.ensure_operators(s, repository, ["none"])["none"]
-        device = registry.ensure_device(s, "queue-bench", "cpu", "queue bench")
     started: list[float] = []
+    described = WorkerDescription("queue-bench", "0", "cpu", "none", [], "queue bench", ENVIRONMENT, None)
+    coordinator = connect_to_server(server, key, folder)(described, Event())
+
+    def handle(job: ClaimedJob) -> None:
+        started.append(time.perf_counter())
+        coordinator.end_run(job, RunEnding(EndingKind.FAILED, message="it measures nothing"), None)
+
     stop = asyncio.Event()
-    worker = asyncio.create_task(
-        queue.run_worker(database, "queue-bench", lambda _job: started.append(time.perf_counter()), stop)
-    )
+    worker = asyncio.create_task(coordinator.serve(handle, stop))
     await asyncio.sleep(2)
     taken = []
     for number in range(count):
-        with database.session() as s:
-            job = submissions.NewJob("check", commit, operator, device, JobSpec())
-            submissions.create_submission(s, submissions.NewSubmission(repository, {}, [job]))
+        await asyncio.to_thread(queue.add)
         committed = time.perf_counter()
         while len(started) <= number:
             await asyncio.sleep(0.0005)
         taken.append((started[-1] - committed) * 1e3)
+        # The worker has asked for its next job.
+        await asyncio.sleep(0.1)
     stop.set()
     await worker
-    database.close()
+    coordinator.close()
     return taken
+
+
+def claims(queue: Queue, waiting: int, count: int) -> list[float]:
+    """Milliseconds of each claim among so many jobs."""
+    queue.add(waiting)
+    taken = []
+    with queue.database.session() as s:
+        s.execute(text("ANALYZE jobs"))
+        worker = registry.register_worker(s, "queue-bench", queue.device, "0", {})
+    for _ in range(count):
+        began = time.perf_counter()
+        with queue.database.session() as s:
+            runs.claim_next(s, queue.device, worker)
+        taken.append((time.perf_counter() - began) * 1e3)
+    return taken
+
+
+def show(name: str, taken: list[float]) -> None:
+    ordered = sorted(taken)
+    p50, p99 = statistics.median(ordered), ordered[int(0.99 * (len(ordered) - 1))]
+    print(f"{name}, {len(taken)} jobs: p50 {p50:.1f} ms, p99 {p99:.1f} ms, worst {ordered[-1]:.0f} ms", flush=True)
 
 
 def first_results(client: Client, count: int) -> list[float]:
@@ -89,15 +138,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--waiting", type=int, default=100_000)
     arguments = parser.parse_args()
     with empty_database() as (settings, url):
-        taken = sorted(asyncio.run(pick_ups(url, arguments.jobs)))
-        p50, p99 = statistics.median(taken), taken[int(0.99 * (len(taken) - 1))]
-        print(f"queue pick-up, {len(taken)} jobs: p50 {p50:.1f} ms, p99 {p99:.1f} ms, worst {taken[-1]:.0f} ms")
+        queue = Queue(url)
         with running_services(settings, url, ["cpu"]):
+            key = ensure_worker_key(settings.home)
+            coroutine = pick_ups(queue, settings.local_url, key, settings.home / "undelivered", arguments.jobs)
+            show("queue pick-up", asyncio.run(coroutine))
             client = Client(settings.server_url)
             wait_for_worker(client)
             seconds = first_results(client, arguments.repeats)
+        show(f"claim among {arguments.waiting}", claims(queue, arguments.waiting, arguments.jobs))
+        queue.database.close()
     spread = f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} … {max(seconds):.2f})"
     print(f"submission to result, warm, {len(seconds)} times: median {spread}")
 

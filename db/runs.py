@@ -24,10 +24,9 @@ from warpwatch.contract.words import OUTAGES, JobKind, JobState, Reason, RunStat
 from warpwatch.db.columns import StoredSpec
 from warpwatch.db.database import storable
 from warpwatch.db.errors import StaleRunError
-from warpwatch.db.live import announce
+from warpwatch.db.live import announce, announce_queued
 from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.patches import is_patch, store_outcome
-from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.results import OutcomeNames, record_crash, record_names, record_outcome
 from warpwatch.db.urgent import forget_partial, keep_partial, read_partial
 
@@ -71,8 +70,6 @@ WITH next AS (
     FROM next WHERE jobs.id = next.id RETURNING jobs.*
 ), run AS (
     INSERT INTO runs (job_id, attempt, worker_id) SELECT id, attempt, :worker_id FROM job RETURNING id
-), used AS (
-    DELETE FROM procrastinate_jobs USING job WHERE procrastinate_jobs.id = job.ticket
 )
 SELECT job.id AS job_id, run.id AS run_id, job.attempt, job.submission_id, {_REQUEST}
 FROM job CROSS JOIN run {_OF_REQUEST}
@@ -126,8 +123,10 @@ def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | No
 
 
 def claim_next(s: Session, device_id: int, worker_id: int) -> ClaimedJob | None:
-    """Gives the device's next job to a new run of the worker; None when none waits. It needs no ticket, and uses up
-    that of the job."""
+    """Gives the device's next job to a new run of the worker; None when none waits.
+
+    Of workers that ask at once each gets another job, and none waits for another.
+    """
     row = s.execute(_CLAIM_NEXT, {"device_id": device_id, "worker_id": worker_id}).one_or_none()
     if row is None:
         return None
@@ -330,8 +329,6 @@ def lose_run(s: Session, run_id: int, message: str) -> int | None:
     run = s.get(RunRecord, run_id, populate_existing=True)
     if job is None or run is None or run.state != RunState.RUNNING:
         return None
-    # No worker will finish the queue entry of a dead worker.
-    withdraw(s, [job.ticket])
     if job.state != JobState.RUNNING or job.attempt != run.attempt:
         # The job was cancelled or belongs to another run; only this run ends.
         run.state, run.message, run.finished_at = RunState.LOST, message, func.now()
@@ -380,9 +377,7 @@ def _end(
     job.state, job.message, job.reason, job.progress = job_state, storable(message), reason, None
     if job_state == JobState.QUEUED:
         job.started_at = None
-        s.flush()
-        # A new ticket: workers are notified of new ones only.
-        enqueue(s, [job.id])
+        announce_queued(s, [job.device_id])
     else:
         job.finished_at = ended_at
         if run.attempt > 1:

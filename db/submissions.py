@@ -16,9 +16,8 @@ from warpwatch.contract.words import JobState, Reason, RunState
 from warpwatch.db.callbacks import reopen
 from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.forge import reopen_check_run
-from warpwatch.db.live import announce
+from warpwatch.db.live import announce, announce_queued
 from warpwatch.db.models import CommitRecord, JobRecord, RepositoryRecord, RunRecord, SubmissionRecord
-from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.runs import ATTEMPTS
 from warpwatch.db.urgent import forget_partial
 
@@ -58,7 +57,7 @@ class NewSubmission:
 
 
 def create_submission(s: Session, new: NewSubmission) -> int:
-    """The id of the submission; its rows and its queue entries come to be together, or not at all.
+    """The id of the submission; its rows come to be together, or not at all.
 
     An idempotency key that was used before returns the submission it was used for and makes nothing.
     """
@@ -136,8 +135,8 @@ def _add_jobs(
         }
         for job in new
     ]
-    ids = s.scalars(insert(JobRecord).returning(JobRecord.id, sort_by_parameter_order=True), jobs).all()
-    enqueue(s, [job_id for job_id, job in zip(ids, new, strict=True) if job.unchanged_since is None])
+    s.execute(insert(JobRecord), jobs)
+    announce_queued(s, {job.device_id for job in new if job.unchanged_since is None})
 
 
 def _commit_ids(s: Session, submission_id: int, shas: set[str]) -> dict[str, int]:
@@ -229,8 +228,6 @@ def _require_submission(s: Session, submission_id: int) -> None:
 
 
 def _cancel(s: Session, job: JobRecord) -> None:
-    if job.state == JobState.QUEUED:
-        withdraw(s, [job.ticket])
     job.state = JobState.CANCELLED
     job.message, job.reason = "cancelled", None
     job.finished_at = func.now()
@@ -253,8 +250,7 @@ def _retry(s: Session, job: JobRecord) -> None:
     job.progress = None
     job.judged_at = job.started_at = job.finished_at = None
     job.max_attempts = job.attempt + ATTEMPTS
-    s.flush()
-    enqueue(s, [job.id])
+    announce_queued(s, [job.device_id])
     reopen(s, job.submission_id, "measured again")
     reopen_check_run(s, job.submission_id)
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)

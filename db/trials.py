@@ -14,7 +14,6 @@ from warpwatch.contract.words import Answer, JobState, Purpose
 from warpwatch.db.database import storable
 from warpwatch.db.live import announce
 from warpwatch.db.models import DeviceRecord, JobRecord, SeriesRecord, SubmissionRecord, TrialRecord
-from warpwatch.db.queue import hurry
 from warpwatch.db.reads.reports import FIRST_TRIAL
 from warpwatch.db.registry import ensure_rows
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
@@ -189,7 +188,6 @@ def keep_share(s: Session, device_id: int, share: float) -> int | None:
     if waiting is None or waiting.priority >= HURRIED:
         return None
     s.execute(update(JobRecord).where(JobRecord.id == waiting.id).values(priority=HURRIED))
-    hurry(s, waiting.ticket, HURRIED)
     announce(s, "state", job_id=waiting.id)
     return int(waiting.id)
 
@@ -212,7 +210,7 @@ FROM (SELECT extract(epoch FROM runs.finished_at - runs.started_at) AS seconds,
 """
 
 _WAITING = """
-SELECT jobs.id, jobs.priority, jobs.ticket FROM jobs JOIN trials ON trials.job_id = jobs.id
+SELECT jobs.id, jobs.priority FROM jobs JOIN trials ON trials.job_id = jobs.id
 WHERE jobs.device_id = :device_id AND jobs.state = 'queued' AND jobs.priority > :code
   AND EXISTS (SELECT FROM jobs AS other WHERE other.device_id = :device_id AND other.state = 'queued'
        AND other.priority >= jobs.priority

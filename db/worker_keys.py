@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.contract.claims import WorkerDescription
 from warpwatch.db import leases
-from warpwatch.db.errors import NotFoundError, StaleRunError, StateError
+from warpwatch.db.errors import NotFoundError, StaleRunError, StateError, UnusableValueError
 from warpwatch.db.models import DeviceRecord, EnvironmentRecord, RunRecord, WorkerKeyRecord, WorkerRecord
 
 PREFIX = "wwk_"
@@ -49,6 +49,17 @@ def add_key(s: Session, name: str) -> str:
     if s.scalar(row.returning(WorkerKeyRecord.id)) is None:
         raise StateError(f"there is a key called {name!r} already; choose another name")
     return key
+
+
+def accept_key(s: Session, name: str, key: str) -> None:
+    """Makes `key`, which somebody else made, the key of this name; UnusableValueError for one that could be guessed."""
+    if not key.startswith(PREFIX) or len(key) < len(PREFIX) + _RANDOM_BYTES:
+        raise UnusableValueError(
+            f"WARPWATCH_WORKER_KEY is no key: it must be {PREFIX} and {_RANDOM_BYTES} random characters or more"
+        )
+    row = {"digest": _digest(key), "revoked_at": None}
+    changed = insert(WorkerKeyRecord).values(name=name, **row)
+    s.execute(changed.on_conflict_do_update(index_elements=["name"], set_=row))
 
 
 def revoke_key(s: Session, name: str) -> None:

@@ -147,7 +147,7 @@ def test_what_dies_is_started_again(name: str) -> None:
 
 def test_no_secret_has_a_default() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
-    for secret in ("POSTGRES_PASSWORD", "WARPWATCH_TOKEN"):
+    for secret in ("POSTGRES_PASSWORD", "WARPWATCH_TOKEN", "WARPWATCH_WORKER_KEY"):
         uses = re.findall(rf"\$\{{{secret}([^}}]*)\}}", text)
         assert uses
         assert [use for use in uses if not use.startswith(":?")] == [], "required, without a default"
@@ -159,7 +159,8 @@ def test_secrets_are_made_once_and_for_their_owner_alone(tmp_path: Path) -> None
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     file = tmp_path / ".env"
     first = file.read_text()
-    assert re.fullmatch(r"POSTGRES_PASSWORD=[0-9a-f]{48}\nWARPWATCH_TOKEN=[0-9a-f]{48}\n", first)
+    secrets = r"POSTGRES_PASSWORD=[0-9a-f]{48}\nWARPWATCH_TOKEN=[0-9a-f]{48}\nWARPWATCH_WORKER_KEY=wwk_[0-9a-f]{64}\n"
+    assert re.fullmatch(secrets, first)
     assert file.stat().st_mode & 0o077 == 0
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert file.read_text() == first
@@ -167,8 +168,11 @@ def test_secrets_are_made_once_and_for_their_owner_alone(tmp_path: Path) -> None
         assert ".env" in (ROOT / ignored).read_text().splitlines()
 
 
-def test_only_our_containers_reach_the_database() -> None:
+def test_only_migrations_and_server_reach_the_database() -> None:
     assert COMPOSE["networks"]["data"]["internal"] is True
     assert SERVICES["database"]["networks"] == ["data"]
+    assert {name for name in SERVICES if "data" in SERVICES[name]["networks"]} == {"database", "migrate", "server"}
+    for name in WORKERS:
+        assert "WARPWATCH_DATABASE_URL" not in SERVICES[name]["environment"]
     assert "ports" not in SERVICES["database"]
     assert [port for port in SERVICES["server"]["ports"] if not port.startswith("127.0.0.1:")] == []

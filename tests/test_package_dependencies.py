@@ -20,7 +20,7 @@ ALLOWED = {
     "warpwatch": {"base", "measure", "server", "telemetry"},
     "db": {"base", "database", "embedded"},
     "server": {"base", "database", "server", "parquet"},
-    "worker": {"base", "database", "measure"},
+    "worker": {"base", "measure"},
     "kernels": {"base", "measure", "peers"},
     "tests": {"base", *EXTRAS},
     "bench": {"base", *EXTRAS},

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 REQUEST_ID: ContextVar[str | None] = ContextVar("REQUEST_ID", default=None)
 JOB_ID: ContextVar[int | None] = ContextVar("JOB_ID", default=None)
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_QUIET = ("procrastinate", "httpx", "httpcore", "apprise")
+_QUIET = ("httpx", "httpcore", "apprise")
 """Libraries whose lines below WARNING say nothing about Warpwatch."""
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 

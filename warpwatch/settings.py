@@ -65,7 +65,12 @@ VARIABLES = (
         "`git.internal,10.1.0.0/16`; a server on a loopback address without a token reaches all of them",
     ),
     Variable("WARPWATCH_DATABASE_URL", "embedded server", "URL of a PostgreSQL ≥ 15"),
-    Variable("WARPWATCH_WORKER_KEY", "none", "default of `warpwatch worker --key`"),
+    Variable(
+        "WARPWATCH_WORKER_KEY",
+        "none",
+        "default of `warpwatch worker --key`; a server accepts it from its start, as `local`. On a loopback "
+        "address it makes one in `WARPWATCH_HOME` for the workers of its machine",
+    ),
     Variable("WARPWATCH_URL", "`http://127.0.0.1:PORT`", "where the command line finds the server"),
     Variable("WARPWATCH_LEASE", "`15`", "seconds after which a silent worker loses its job, 1 to 3600"),
     Variable(
@@ -158,6 +163,7 @@ class Settings:
     home: an absolute path.
     database_url: None means the embedded server in `home`.
     token: None means that none is asked for.
+    worker_key: a key of workers that the server accepts from its start; None for none.
     lease_seconds: a worker renews its lease every fifth of it.
     memory_bytes: None means three quarters of the machine's.
     scratch_bytes: None means a quarter of the machine's memory.
@@ -181,6 +187,7 @@ class Settings:
     port: int = 8321
     database_url: str | None = None
     token: str | None = None
+    worker_key: str | None = None
     server_url: str = "http://127.0.0.1:8321"
     lease_seconds: float = 15.0
     case_timeout_seconds: float = 120.0
@@ -204,6 +211,12 @@ class Settings:
     has_telemetry: bool = False
 
     @property
+    def local_url(self) -> str:
+        """The address of the server for programs on its machine."""
+        host = f"[{self.host}]" if ":" in self.host.strip("[]") and "[" not in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
     def destinations(self) -> Destinations:
         """Where the service may connect to when somebody else names the address."""
         # Only people of this machine talk to such a server, and they reach its network without it. A token on loopback
@@ -225,6 +238,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         port=port,
         database_url=environ.get("WARPWATCH_DATABASE_URL") or None,
         token=environ.get("WARPWATCH_TOKEN") or None,
+        worker_key=environ.get("WARPWATCH_WORKER_KEY") or None,
         server_url=environ.get("WARPWATCH_URL", f"http://127.0.0.1:{port}").rstrip("/"),
         lease_seconds=_number(environ, "WARPWATCH_LEASE", 15, low=1, high=3600),
         case_timeout_seconds=_number(environ, "WARPWATCH_CASE_TIMEOUT", 120, low=0.1, high=86400),

@@ -1,4 +1,4 @@
-"""What a worker needs of the service that gives it jobs: the database itself, or a server that keeps it."""
+"""Interface of a worker to the server that gives it jobs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,38 @@ from warpwatch.contract.claims import ClaimedJob, LeaseState, RunEnding, RunProg
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import Reason
-from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, EngineError
 
 T = TypeVar("T")
 _RETRY_SECONDS = 1.0
 _LAST_TRY_SECONDS = 10.0
-"""How long a worker that was told to stop still tries to reach the service."""
+"""How long a worker that was told to stop still tries to reach the server."""
 _log = logging.getLogger(__name__)
 
 
-class ServerDownError(EngineError):
+class ServerError(Exception):
+    """The server cannot do what the worker asks of it; the docstring of each class is its message."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or self.__doc__)
+
+
+class ServerDownError(ServerError):
     """The server cannot be reached."""
 
 
-class UnusableKeyError(EngineError):
+class UnusableKeyError(ServerError):
     """The server does not accept the worker's key: it is wrong, or was revoked. Make one with `warpwatch key add`."""
+
+
+class LostRunError(ServerError):
+    """The job no longer belongs to this run: its lease ran out, or it was cancelled or given to another worker.
+
+    Nothing was written.
+    """
+
+
+class RefusedRequestError(ServerError):
+    """The server refuses a request of the worker."""
 
 
 class Coordinator(Protocol):
@@ -57,12 +74,14 @@ class Coordinator(Protocol):
         ...
 
     def write_log(self, run_id: int, text: str, progress: RunProgress | None) -> None:
-        """Adds to the log of a run, and replaces its progress; StaleRunError when it has ended."""
+        """Adds to the log of a run, and replaces its progress; LostRunError when it has ended."""
 
-    def end_run(self, job: ClaimedJob, ending: RunEnding, outcome: Outcome | None) -> None:
-        """Ends a run with what it found; StaleRunError when it owns its job no more, and then nothing was written.
+    def end_run(self, job: ClaimedJob, ending: RunEnding, outcome: Outcome | None, log: str = "") -> None:
+        """Ends a run with what it found; LostRunError when it owns its job no more, and then nothing was written.
 
-        Waits while the service cannot be reached, so that no result is lost. The traces of the outcome are files.
+        Waits while the server cannot be reached. A worker that is stopped or killed meanwhile leaves the ending on its
+        disk, and the next worker of its data folder delivers it. The traces of the outcome are files. log: the end of
+        the run's log, where it could not be written before.
         """
 
     def pause(self, seconds: float, reason: Reason) -> None:
@@ -72,7 +91,7 @@ class Coordinator(Protocol):
         """Says that the worker takes jobs again."""
 
     def close(self) -> None:
-        """Marks the worker as stopped, if the service can be reached."""
+        """Marks the worker as stopped, if the server can be reached."""
 
 
 Connect = Callable[[WorkerDescription, Event], Coordinator]
@@ -80,12 +99,12 @@ Connect = Callable[[WorkerDescription, Event], Coordinator]
 
 
 def wait_out(action: Callable[[], T], stop_requested: Event) -> T:
-    """The result of `action`, which is tried again while the service cannot be reached."""
+    """The result of `action`, which is tried again while the server cannot be reached."""
     last_try = None
     while True:
         try:
             return action()
-        except (ServerDownError, DatabaseDownError, DatabaseFullError) as error:
+        except ServerDownError as error:
             if stop_requested.is_set() and last_try is None:
                 last_try = time.monotonic() + _LAST_TRY_SECONDS
             if last_try is not None and time.monotonic() > last_try:

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from warpwatch.contract.claims import LeaseState
-from warpwatch.db.errors import EngineError
-from warpwatch.worker.coordinator import Coordinator, UnusableKeyError
+from warpwatch.worker.coordinator import Coordinator, ServerError, UnusableKeyError
 
 CANCELLED = "cancelled"
 LOST = "the job was given to another worker"
@@ -92,7 +91,7 @@ class LeaseGuard:
                 # Nothing may be written any more, and the worker ends as soon as it asks for its next job.
                 self._obey(run_id, LeaseState(is_lost=True))
                 next_beat = time.monotonic() + period
-            except EngineError as error:
+            except ServerError as error:
                 _log.warning("%s", error)
             except Exception:  # noqa: BLE001
                 _log.exception("the guard failed because of an internal error")

@@ -1,4 +1,4 @@
-"""A worker without the database's address: it speaks to a server, with a key that opens nothing else.
+"""Speaks to a server for a worker, with a key that opens nothing else.
 
 Results travel as a results file, in pieces, so that a connection that breaks costs one of them.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 import random
 import shutil
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -39,10 +40,19 @@ from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.outcome import Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest, SourcePatch
 from warpwatch.contract.words import RESUMABLE, Reason
-from warpwatch.db.errors import EngineError, OutcomeError, StaleRunError
 from warpwatch.git import CommitInfo
 from warpwatch.worker import sandbox
-from warpwatch.worker.coordinator import Connect, Coordinator, ServerDownError, UnusableKeyError, wait_out
+from warpwatch.worker.coordinator import (
+    Connect,
+    Coordinator,
+    LostRunError,
+    RefusedRequestError,
+    ServerDownError,
+    ServerError,
+    UnusableKeyError,
+    wait_out,
+)
+from warpwatch.worker.undelivered import StoredEnding, UndeliveredEndings
 
 CLAIM_SECONDS = (25.0, 50.0)
 """How long one request waits for a job: at random, so that workers that started together do not ask together. Proxies
@@ -60,11 +70,13 @@ _LIMITS = httpx.Limits(keepalive_expiry=4.0)
 _log = logging.getLogger(__name__)
 
 
-def connect_to_server(url: str, key: str) -> Connect:
-    """Registers a worker at the server at `url`."""
+def connect_to_server(url: str, key: str, folder: Path) -> Connect:
+    """Registers a worker at the server at `url`. folder: for what the server cannot be given while it is away."""
 
     def connect(worker: WorkerDescription, stop_requested: Event) -> Coordinator:
-        return HttpCoordinator(url, key, worker, stop_requested)
+        coordinator = HttpCoordinator(url, key, worker, stop_requested, UndeliveredEndings(folder))
+        coordinator.deliver_stored()
+        return coordinator
 
     return connect
 
@@ -79,10 +91,18 @@ class HttpCoordinator:
     log_seconds = 2.0
     poll_seconds = 0.75
 
-    def __init__(self, url: str, key: str, worker: WorkerDescription, stop_requested: Event) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        worker: WorkerDescription,
+        stop_requested: Event,
+        undelivered: UndeliveredEndings,
+    ) -> None:
         self._stop_requested = stop_requested
+        self._undelivered = undelivered
         self._is_claiming = False
-        address = f"{url.rstrip('/')}/api/v1/worker"
+        self._address = address = f"{url.rstrip('/')}/api/v1/worker"
         headers = {"Authorization": f"Bearer {key}"}
         self._client = httpx.Client(base_url=address, headers=headers, timeout=_TIMEOUT_SECONDS, limits=_LIMITS)
         self._claims = partial(
@@ -97,6 +117,8 @@ class HttpCoordinator:
         self.renewal_seconds = self.lease_seconds / 4
         self._worker_id: int = answer["worker_id"]
         self._last_run_id: int = answer["last_run_id"]
+        # A server of version 0.1 says nothing of it, and takes none.
+        self._inline_bytes: int = answer.get("inline_bytes", 0)
 
     async def serve(self, handle: Callable[[ClaimedJob], None], stop: asyncio.Event) -> None:
         """UnusableKeyError when the key is revoked."""
@@ -150,43 +172,91 @@ class HttpCoordinator:
         return from_json(LeaseState, self._call("POST", f"{self._worker_id}/lease", question))
 
     def write_log(self, run_id: int, text: str, progress: RunProgress | None) -> None:
-        pieces = [text[start : start + _LOG_CHARACTERS] for start in range(0, len(text), _LOG_CHARACTERS)] or [""]
-        for piece in pieces:
-            shown = to_json(progress) if progress is not None and piece is pieces[-1] else None
-            body = {"text": piece.encode("utf-8", "replace").decode(), "progress": shown}
-            self._call("POST", f"{self._worker_id}/runs/{run_id}/log", body)
+        pieces = _pieces(text) or [""]
+        for number, piece in enumerate(pieces, 1):
+            shown = to_json(progress) if progress is not None and number == len(pieces) else None
+            self._call("POST", f"{self._worker_id}/runs/{run_id}/log", {"text": piece, "progress": shown})
 
-    def end_run(self, job: ClaimedJob, ending: RunEnding, outcome: Outcome | None) -> None:
+    def end_run(self, job: ClaimedJob, ending: RunEnding, outcome: Outcome | None, log: str = "") -> None:
         begin = perf_counter()
-        address = f"{self._worker_id}/runs/{job.run_id}"
         ending = replace(ending, message=ending.message[:_MESSAGE_CHARACTERS])
         if outcome is not None and ending.kind != EndingKind.DONE and job.request.kind not in RESUMABLE:
             outcome = None
+        stored = StoredEnding(self._address, self._worker_id, job.job_id, job.run_id, ending, _encodable(log))
         try:
-            sha256 = None if outcome is None else self._send(address, job, outcome)
-            times = ending.times.with_more(Activity.RECORD, perf_counter() - begin)
-            self._end(address, replace(ending, times=times), sha256)
-        except (StaleRunError, UnusableKeyError, ServerDownError):
+            with _results_file(job, outcome) as path:
+                self._deliver_or_keep(replace(stored, path=path), begin)
+        except ServerError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the results, the run must end
             _log.warning("the results of job %d cannot be sent: %s", job.job_id, error)
-            self._end(address, _without_results(ending, error), None)
+            self._deliver_or_keep(replace(stored, ending=_without_results(ending, error)), begin)
 
-    def _send(self, address: str, job: ClaimedJob, outcome: Outcome) -> str:
-        """Sends the results file; returns its digest. Every answer says where the next piece begins, so a piece whose
-        answer was lost counts once."""
-        with _results_file(job, outcome) as path, path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            size = file.tell()
-            start = 0
-            while start < size:
-                file.seek(start)
-                answer = self._patiently("PUT", f"{address}/results/{start}", content=file.read(CHUNK_BYTES))
-                start = answer["bytes"]
-        return sha256
+    def _deliver_or_keep(self, stored: StoredEnding, begin: float) -> None:
+        """Delivers the ending of a run. As long as the server is away, the ending is on the disk too."""
+        try:
+            self._deliver(stored, self._call, begin)
+        except ServerDownError as error:
+            _log.warning("%s; the ending of job %d is kept until the server is back", error, stored.job_id)
+            try:
+                self._undelivered.keep(stored)
+            except OSError as full:
+                _log.warning("the ending of job %d cannot be kept on the disk: %s", stored.job_id, full)
+            try:
+                self._deliver(stored, self._patiently, begin)
+            except ServerDownError:
+                _log.warning("the next worker of this data folder delivers the ending of job %d", stored.job_id)
+                return
+            except ServerError:
+                self._undelivered.drop(stored.run_id)
+                raise
+            self._undelivered.drop(stored.run_id)
 
-    def _end(self, address: str, ending: RunEnding, sha256: str | None) -> None:
-        self._patiently("POST", f"{address}/end", {"ending": to_json(ending), "sha256": sha256})
+    def deliver_stored(self) -> None:
+        """Delivers what earlier workers of this data folder left; endings of runs that lost their jobs are dropped."""
+        for stored in self._undelivered.list(self._address):
+            try:
+                self._deliver(stored, self._patiently, perf_counter())
+                _log.info("the ending of job %d, which an earlier worker left, is delivered", stored.job_id)
+            except (LostRunError, RefusedRequestError) as error:
+                _log.warning("the ending of job %d is dropped: %s", stored.job_id, error)
+            self._undelivered.drop(stored.run_id)
+
+    def _deliver(self, stored: StoredEnding, call: Callable[..., Any], begin: float) -> None:
+        """Sends the rest of the log, the results, if there are any, and then how the run ended.
+
+        begin: when its recording began.
+
+        Results that the server refuses end the run without them.
+        """
+        address = f"{stored.worker_id}/runs/{stored.run_id}"
+        with_log, results = self._inline(stored)
+        if not with_log:
+            for piece in _pieces(stored.log):
+                call("POST", f"{address}/log", {"text": piece, "progress": None})
+        body: dict[str, Any] = {"sha256": None} | ({"log": stored.log} if with_log and stored.log else {})
+        try:
+            if results is not None:
+                body |= {"sha256": hashlib.sha256(results).hexdigest(), "results": b64encode(results).decode()}
+            elif stored.path is not None:
+                body["sha256"] = _send(f"{address}/results", stored.path, call)
+            times = stored.ending.times.with_more(Activity.RECORD, perf_counter() - begin)
+            call("POST", f"{address}/end", body | {"ending": to_json(replace(stored.ending, times=times))})
+        except RefusedRequestError as error:
+            if stored.path is None:
+                raise
+            _log.warning("the server refuses the results of job %d: %s", stored.job_id, error)
+            ending = _without_results(stored.ending, error)
+            call("POST", f"{address}/end", {"ending": to_json(ending), "sha256": None})
+
+    def _inline(self, stored: StoredEnding) -> tuple[bool, bytes | None]:
+        """Whether the log goes along with the ending, and the results if they do too."""
+        log_bytes = len(json.dumps(stored.log))
+        if log_bytes > self._inline_bytes:
+            return False, None
+        if stored.path is None or log_bytes + stored.path.stat().st_size * 4 // 3 > self._inline_bytes:
+            return True, None
+        return True, stored.path.read_bytes()
 
     def pause(self, seconds: float, reason: Reason) -> None:
         self._patiently("POST", f"{self._worker_id}/pause", {"seconds": seconds, "reason": reason})
@@ -197,7 +267,7 @@ class HttpCoordinator:
     def close(self) -> None:
         try:
             self._call("POST", f"{self._worker_id}/stop")
-        except EngineError as error:
+        except ServerError as error:
             _log.warning("could not mark the worker as stopped: %s", error)
         self._client.close()
 
@@ -213,7 +283,7 @@ class HttpCoordinator:
             except ServerFaultError as error:
                 faults += 1
                 if faults > _MOST_FAULTS:
-                    raise OutcomeError(str(error)) from error
+                    raise RefusedRequestError(str(error)) from error
                 raise
 
         return wait_out(call, self._stop_requested)
@@ -229,7 +299,7 @@ class HttpCoordinator:
 
 
 def _checked(response: httpx.Response) -> Any:
-    """What an answer says. UnusableKeyError for a 401, StaleRunError for a 409, OutcomeError for another refusal."""
+    """What an answer says; UnusableKeyError for a 401, LostRunError for a 409, otherwise RefusedRequestError."""
     if response.status_code == 204:
         return None
     if response.is_success:
@@ -245,8 +315,8 @@ def _checked(response: httpx.Response) -> Any:
     if response.status_code == 401:
         raise UnusableKeyError
     if response.status_code == 409:
-        raise StaleRunError("; ".join(details))
-    raise OutcomeError("; ".join(details))
+        raise LostRunError("; ".join(details))
+    raise RefusedRequestError("; ".join(details))
 
 
 def _as_job(claim: dict[str, Any] | None) -> ClaimedJob | None:
@@ -263,6 +333,28 @@ def _as_job(claim: dict[str, Any] | None) -> ClaimedJob | None:
     return ClaimedJob(claim["job_id"], claim["run_id"], claim["attempt"], order, partial_outcome, trace_parent)
 
 
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _pieces(log: str) -> list[str]:
+    text = _encodable(log)
+    return [text[start : start + _LOG_CHARACTERS] for start in range(0, len(text), _LOG_CHARACTERS)]
+
+
+def _send(address: str, path: Path, call: Callable[..., Any]) -> str:
+    """Sends a results file; returns its digest. Every answer says where the next piece begins, so a piece whose answer
+    was lost counts once."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.tell()
+        start = 0
+        while start < size:
+            file.seek(start)
+            start = call("PUT", f"{address}/{start}", content=file.read(CHUNK_BYTES))["bytes"]
+    return sha256
+
+
 def _without_results(ending: RunEnding, error: Exception) -> RunEnding:
     """How a run ends whose results cannot be sent or stored; what an interrupted one found is measured again."""
     if ending.kind != EndingKind.DONE:
@@ -272,8 +364,11 @@ def _without_results(ending: RunEnding, error: Exception) -> RunEnding:
 
 
 @contextmanager
-def _results_file(job: ClaimedJob, outcome: Outcome) -> Iterator[Path]:
-    """The outcome with its traces as a results file, as long as the block lasts."""
+def _results_file(job: ClaimedJob, outcome: Outcome | None) -> Iterator[Path | None]:
+    """The outcome with its traces as a results file, as long as the block lasts; None without an outcome."""
+    if outcome is None:
+        yield None
+        return
     request = replace(job.request, patch=None)
     now = datetime.now(UTC)
     # The server knows the commits.

@@ -7,15 +7,14 @@ import threading
 from contextlib import suppress
 
 from warpwatch.contract.claims import RunProgress
-from warpwatch.db.errors import EngineError, StaleRunError
-from warpwatch.worker.coordinator import Coordinator
+from warpwatch.worker.coordinator import Coordinator, LostRunError, ServerError
 
 _DOWN_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
 class LogWriter:
-    """Writes for one run. Lines wait while the service cannot be reached; the run's log limit bounds their number.
+    """Writes for one run. Lines wait while the server cannot be reached; the run's log limit bounds their number.
 
     is_careful: write the variant and case before they are measured, because an earlier run of the job was lost.
     """
@@ -40,25 +39,24 @@ class LogWriter:
         with self._lock:
             self._progress = RunProgress(done, total, text, cell)
         if self._is_careful:
-            with suppress(EngineError):
+            with suppress(ServerError):
                 self._write()
 
-    def close(self) -> None:
-        """Writes the remaining lines, once: a result must not wait for its log while the service cannot be reached."""
+    def close(self) -> str:
+        """Ends the writing; returns what is not written yet, which goes with the ending of the run."""
         self._ended.set()
         self._thread.join()
+        return _join(self._lines)
 
     def _write_on(self) -> None:
-        ended = False
-        while not ended:
-            ended = self._ended.wait(self._coordinator.log_seconds)
+        while not self._ended.wait(self._coordinator.log_seconds):
             try:
                 self._write()
-            except StaleRunError:
+            except LostRunError:
                 return
-            except EngineError as error:
+            except ServerError as error:
                 _log.warning("the log of run %d cannot be written yet: %s", self._run_id, error)
-                ended = ended or self._ended.wait(_DOWN_SECONDS)
+                self._ended.wait(_DOWN_SECONDS)
 
     def _write(self) -> None:
         with self._writing:
@@ -69,9 +67,12 @@ class LogWriter:
             lines, progress = list(self._lines), self._progress
         if not lines and progress is None:
             return
-        text = "\n".join(lines) + "\n" if lines else ""
-        self._coordinator.write_log(self._run_id, text, progress)
+        self._coordinator.write_log(self._run_id, _join(lines), progress)
         with self._lock:
             del self._lines[: len(lines)]
             if self._progress == progress:
                 self._progress = None
+
+
+def _join(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -13,23 +13,21 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from warpwatch import __version__, telemetry
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.claims import ClaimedJob, EndingKind, RunEnding, WorkerDescription
+from warpwatch.contract.data_folder import secret_paths, undelivered_folder
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.words import HOST_REASONS, Reason
-from warpwatch.db.errors import StaleRunError
 from warpwatch.logs import JOB_ID
 from warpwatch.settings import Settings
 from warpwatch.worker import groups, levels, sandbox
 from warpwatch.worker.ahead import JOBS, BuildAhead
-from warpwatch.worker.coordinator import Connect, Coordinator, UnusableKeyError
+from warpwatch.worker.coordinator import Connect, Coordinator, LostRunError, UnusableKeyError
 from warpwatch.worker.device_lock import lock_device, physical_id
 from warpwatch.worker.execution import execute
 from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
@@ -58,14 +56,13 @@ def run_worker(
     settings: Settings,
     device: str,
     connect: Connect,
-    hidden: Sequence[Path] = (),
     limits: WorkerLimits = WorkerLimits(),
 ) -> None:
     """Runs the jobs of `device` until SIGTERM or SIGINT, or for as long as `limits` says; then the running job goes
     back into the queue.
 
-    hidden: folders that kernel code must not see. Raises CannotRunError when the device cannot be used, EngineError
-    when the service cannot, Stopped when told to stop before it had begun to serve.
+    Raises CannotRunError when the device cannot be used, ServerError when the server cannot, Stopped when told to stop
+    before it had begun to serve.
     """
     _keep_secrets()
     begin = time.monotonic()
@@ -75,7 +72,7 @@ def run_worker(
     # One thread measures for the whole life of the worker: the kernel ends a child when the thread that started it
     # ends.
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="measuring") as bench:
-        worker = bench.submit(_Worker, settings, device, connect, hidden, stop_requested).result()
+        worker = bench.submit(_Worker, settings, device, connect, stop_requested).result()
         try:
             asyncio.run(_serve(worker, stop_requested, bench, limits, begin))
         finally:
@@ -112,26 +109,26 @@ async def _serve(
 
 
 def _keep_secrets() -> None:
-    """Makes this process unreadable: without a user namespace kernel code could read the database's address, or the
-    worker's key, from /proc."""
+    """Makes this process unreadable: without a user namespace kernel code could read the worker's key from /proc."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 class _Worker:
-    """One device, one thread. WorkerReply with the service until `close`."""
+    """One device, one thread. Registered with the server until `close`."""
 
     def __init__(
         self,
         settings: Settings,
         device: str,
         connect: Connect,
-        hidden: Sequence[Path],
         stop_requested: threading.Event,
     ) -> None:
         physical = physical_id(device)
         self._device_lock = lock_device(device, physical)
-        host = Host(settings, device, (*hidden,), group=groups.claim(groups.find_own_group()))
+        # A folder that is not there yet cannot be hidden.
+        undelivered_folder(settings.home).mkdir(mode=0o700, parents=True, exist_ok=True)
+        host = Host(settings, device, secret_paths(settings.home), group=groups.claim(groups.find_own_group()))
         self.name = f"{socket.gethostname()}-{os.getpid()}-{device.replace(':', '')}"
         self._tools = Tools(host)
         environment, peaks = self._tools.identify(_StartReporter(stop_requested))
@@ -181,14 +178,18 @@ class _Worker:
             ExitStack() as stack,
         ):
             self._stopwatch.take()
-            reason = self._end(job, self._run(job, stack), span)
+            reporter = _RunReporter(self.coordinator, job, self.guard)
+            try:
+                ended = self._run(job, reporter, stack)
+            finally:
+                log = reporter.close()
+            reason = self._end(job, ended, log, span)
         self._pause_after(reason, request.sha)
         self.idle_since = time.monotonic()
         JOB_ID.set(None)
 
-    def _run(self, job: ClaimedJob, stack: ExitStack) -> Outcome | Stopped | CannotRunError:
+    def _run(self, job: ClaimedJob, reporter: _RunReporter, stack: ExitStack) -> Outcome | Stopped | CannotRunError:
         """Executes the job. Its traces are kept until `stack` is closed."""
-        reporter = _RunReporter(self.coordinator, job, self.guard)
         try:
             require_space(self._tools.host.settings)
             traces = sandbox.make_temp()
@@ -210,8 +211,6 @@ class _Worker:
             if reason is None or (reason is not Reason.GIT_UNREACHABLE and not self._is_machine_at_fault(reporter)):
                 reason = Reason.INTERNAL_ERROR
             return CannotRunError(f"internal error: {type(error).__name__}: {error}", retry=True, reason=reason)
-        finally:
-            reporter.close()
 
     def _is_machine_at_fault(self, reporter: Reporter) -> bool:
         """Whether this machine fails without the commit that has just failed on it, and without its children, too."""
@@ -225,9 +224,9 @@ class _Worker:
         return trouble is not None
 
     def _end(
-        self, job: ClaimedJob, ended: Outcome | Stopped | CannotRunError, span: telemetry.OpenSpan
+        self, job: ClaimedJob, ended: Outcome | Stopped | CannotRunError, log: str, span: telemetry.OpenSpan
     ) -> Reason | None:
-        """Writes how the job ended; returns the reason when it could not run."""
+        """Writes how the job ended, and the rest of its log; returns the reason when it could not run."""
         times = self._stopwatch.take()
         for activity, seconds in times.by_activity().items():
             span.note(f"warpwatch.seconds.{activity}", seconds)
@@ -246,8 +245,8 @@ class _Worker:
         span.note("warpwatch.ending", ending.kind)
         try:
             with telemetry.step(Activity.RECORD):
-                self.coordinator.end_run(job, ending, outcome)
-        except StaleRunError:
+                self.coordinator.end_run(job, ending, outcome, log)
+        except LostRunError:
             _log.warning("job %d was cancelled or given to another worker; this run wrote nothing", job.job_id)
             return None
         except UnusableKeyError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from warpwatch.contract.spec import JobSpec
@@ -107,7 +107,10 @@ class JobRecord(Base):
         Index(None, "submission_id", "id"),
         Index(None, "state", "id"),
         Index(None, "operator_id", "id"),
-        Index("ix_jobs_open", "device_id", "priority", "id", postgresql_where="state IN ('queued', 'running')"),
+        # In the order of the queue: a claim reads the first row that no other claim has locked.
+        Index(
+            "ix_jobs_open", "device_id", text("priority DESC"), "id", postgresql_where="state IN ('queued', 'running')"
+        ),
         Index(
             "ix_jobs_unjudged", "id", postgresql_where="state IN ('done', 'failed', 'cancelled') AND judged_at IS NULL"
         ),
@@ -138,11 +141,6 @@ class JobRecord(Base):
     """How many of its runs ended in an outage, which are no attempts; see contract.words.OUTAGES."""
     not_before: Mapped[datetime | None]
     """When it may run again, after a run that failed; None once it runs."""
-    ticket: Mapped[int | None]
-    """The queue's job (procrastinate_jobs.id) that brings it to a worker.
-
-    Only a hint: begin_run decides who gets it.
-    """
     message: Mapped[str] = mapped_column(server_default="")
     """For people; what is decided from is `state` and `reason`."""
     reason: Mapped[str | None]

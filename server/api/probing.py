@@ -7,7 +7,7 @@ import tempfile
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from warpwatch.db.errors import DatabaseDownError, EngineError, SchemaTooNewError
+from warpwatch.db.errors import DatabaseDownError, EngineError, SchemaTooNewError, SchemaTooOldError
 from warpwatch.server.http.metrics import CONTENT_TYPE, ServiceMetrics
 from warpwatch.server.http.problems import FieldError, Problem, json_problem
 from warpwatch.server.http.service import Config, database_of, require_schema
@@ -34,7 +34,7 @@ def get_readiness(request: Request, settings: Config) -> Response:
         with database_of(request).session() as session:
             session.connection()
         require_schema(request)
-    except SchemaTooNewError as error:
+    except (SchemaTooNewError, SchemaTooOldError) as error:
         # A newer release has migrated while this server runs, which migrations allow.
         state.schema_is_current = was_current
         if not was_current:

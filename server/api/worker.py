@@ -14,10 +14,12 @@ from typing import Annotated, Any, TypeVar
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
+from warpwatch import __version__
 from warpwatch.bundle import FILE_LIMIT, BundleError
 from warpwatch.contract.claims import (
+    INLINE_BYTES,
     PROTOCOL_VERSION,
     ClaimedJob,
     LeaseState,
@@ -38,7 +40,7 @@ from warpwatch.db.worker_keys import KeyScope, register_with_key
 from warpwatch.server.http.problems import FieldError, Problem, documented
 from warpwatch.server.http.service import database_of, require_schema
 from warpwatch.server.http.worker_keys import Id, Key, WorkerThreads, scope_of
-from warpwatch.server.intake.worker_results import take_ending
+from warpwatch.server.intake.worker_results import SentEnding, take_ending
 from warpwatch.server.threads.live import Hub
 
 router = APIRouter(prefix="/worker", tags=["worker"])
@@ -49,12 +51,14 @@ MOST_SECONDS = 60.0
 
 
 class WorkerReply(BaseModel):
-    """worker_id: part of every further address. last_run_id: of an earlier worker of the same name."""
+    """worker_id: part of every further address. last_run_id: of an earlier worker of the same name. inline_bytes: how
+    much of log and results may come with the ending of a run."""
 
     worker_id: int
     name: str
     lease_seconds: float
     last_run_id: int
+    inline_bytes: int = INLINE_BYTES
 
 
 class ClaimQuestion(BaseModel):
@@ -109,11 +113,14 @@ class PauseRequest(BaseModel):
 
 
 class EndingRequest(BaseModel):
-    """sha256: of the results file that was sent; null without results."""
+    """sha256: of the results file that was sent; null without results. results: the file itself, in base64, if it was
+    not sent before. log: the end of the run's log."""
 
     model_config = ConfigDict(extra="forbid")
     ending: RunEnding
     sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
+    results: Base64Bytes | None = Field(None, max_length=INLINE_BYTES)
+    log: str = Field("", max_length=INLINE_BYTES)
 
 
 class ChunkReply(BaseModel):
@@ -147,8 +154,10 @@ async def register(request: Request, key: Key, body: WorkerDescription) -> Worke
 def _check(worker: WorkerDescription) -> None:
     """Problem for a worker that cannot be registered."""
     if worker.protocol != PROTOCOL_VERSION:
-        remedy = "install its version of Warpwatch"
-        raise Problem(409, f"this server speaks version {PROTOCOL_VERSION} with workers; {remedy}")
+        older = "worker" if worker.protocol < PROTOCOL_VERSION else "server"
+        versions = f"Warpwatch {worker.version[:40]} with protocol {worker.protocol}"
+        own = f"Warpwatch {__version__} with protocol {PROTOCOL_VERSION}"
+        raise Problem(409, f"the {older} is too old: the worker is {versions}, the server {own}; update the {older}")
     environment = worker.environment
     if environment.device_kind not in METRICS:
         raise _wrong("environment.device_kind", f"{environment.device_kind[:40]!r} is no kind", "use cpu or cuda")
@@ -289,7 +298,8 @@ async def end(request: Request, key: Key, worker_id: Id, run_id: Id, body: Endin
     """End a run, with the results that were sent; they are checked like a results file from anywhere. 409 when the run
     owns its job no more, 422 for results that cannot be used; then nothing is written."""
     use = await _work(request, lambda _, use: use, key, worker_id, run_id)
-    arguments = (database_of(request), worker_id, use.device_key or "", run_id, body.ending, body.sha256)
+    sent = SentEnding(body.ending, body.sha256, body.results, body.log)
+    arguments = (database_of(request), worker_id, use.device_key or "", run_id, sent)
     threads: WorkerThreads = request.app.state.worker_threads
     try:
         limiter = threads.readers if body.sha256 is not None else threads.requests

@@ -98,6 +98,7 @@ _STATUS_OF_ENGINE_ERRORS = {
     db_errors.DatabaseFullError: 503,
     db_errors.SchemaOutdatedError: 503,
     db_errors.SchemaTooNewError: 503,
+    db_errors.SchemaTooOldError: 503,
     db_errors.StateError: 409,
     db_errors.StaleRunError: 409,
 }

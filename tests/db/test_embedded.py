@@ -18,6 +18,7 @@ from psycopg.errors import DiskFull
 from sqlalchemy.exc import OperationalError
 
 from tests.conftest import FAST_AND_FORGETFUL
+from warpwatch.contract.data_folder import socket_folder
 from warpwatch.db import embedded
 from warpwatch.db.database import Database, libpq_url, translate
 from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, EmbeddedServerError
@@ -160,7 +161,7 @@ def test_several_processes_may_start_it_at_once(new_home: Path) -> None:
 
 def test_a_long_path_has_a_short_socket(tmp_path: Path) -> None:
     data = tmp_path / ("x" * 120) / "postgres"
-    assert len(str(embedded._socket_folder(data))) < 80
+    assert len(str(socket_folder(data))) < 80
 
 
 def test_a_missing_wheel_is_explained(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from procrastinate.schema import SchemaManager
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from warpwatch.db import migrate
+from warpwatch.db import backup, migrate, runs
 from warpwatch.db.database import Database
-from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError
+from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError, SchemaTooOldError
 from warpwatch.db.models import Base, RepositoryRecord
+
+VERSION_0_1 = Path(__file__).parent / "version_0_1.backup.gz"
+"""What `warpwatch backup` of version 0.1 wrote, compressed."""
 
 
 @pytest.fixture
@@ -36,6 +41,30 @@ def execute(url: str, *statements: str) -> None:
         for statement in statements:
             s.execute(text(statement))
     database.close()
+
+
+def load_version_0_1(url: str) -> None:
+    """Fills an empty database with the backup, and leaves it at its revision."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(migrate, "upgrade", lambda _url: None)
+        file = Path(folder) / "backup"
+        file.write_bytes(gzip.decompress(VERSION_0_1.read_bytes()))
+        backup.restore(url, file)
+
+
+def rows_of(url: str) -> dict[str, list[dict[str, Any]]]:
+    """The rows of every table but Alembic's."""
+    database = Database(url)
+    with database.session() as s:
+        tables = s.scalars(
+            text("SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'")
+        ).all()
+        rows = {
+            table: [dict(row) for row in s.execute(text(f"SELECT * FROM {table} ORDER BY 1")).mappings()]
+            for table in tables
+        }
+    database.close()
+    return rows
 
 
 def test_migrations_lead_to_the_models(postgres_url: str) -> None:
@@ -86,79 +115,59 @@ def test_migrating_again_keeps_everything(own_url: str) -> None:
     database.close()
 
 
-MEASURED = "a" * 40
-SENTENCES = (
-    ("check", "done", f"not measured: its sources are those of {MEASURED}", ("unchanged", 1)),
-    ("check", "done", f"not measured: its sources are those of {'f' * 40}", ("unchanged", None)),
-    ("check", "failed", f"not measured: its sources are those of {MEASURED}", (None, None)),
-    ("bench", "queued", "cuda:0 is not fit to be measured on: it is 91 °C hot", ("unfit_device", None)),
-    ("bench", "failed", "cuda:0 is not fit to be measured on: it is 91 °C hot", ("unfit_device", None)),
-    ("compare", "failed", "the two commits ask for different interpreters, so", ("interpreter_mismatch", None)),
-    ("bench", "failed", "the two commits ask for different interpreters, so", (None, None)),
-    ("bench", "failed", "no compiler", (None, None)),
-    ("bench", "done", "", (None, None)),
-)
-"""Kind, state and message of jobs at revision 0005; reason and commit of which they are unchanged since."""
+def test_a_backup_of_version_0_1_is_restored_and_upgraded(own_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "backup"
+    file.write_bytes(gzip.decompress(VERSION_0_1.read_bytes()))
+    backup.restore(own_url, file)
+    assert migrate.pending(own_url) == 0
+    rows = rows_of(own_url)
+    assert [row["median_ns"] for row in rows["all_points"]] == [1234.5, 1234.5]
+    assert [row["name"] for row in rows["worker_keys"]] == ["cluster-a"]
 
 
-def test_reasons_are_read_from_the_sentences_of_the_revision_before(empty_url: str) -> None:
-    migrate.upgrade(empty_url, "0005")
-    ids = "(id, submission_id, kind, commit_id, operator_id, device_id, spec, state, message)"
-    execute(
-        empty_url,
-        "INSERT INTO repositories (name, url) VALUES ('mine', ''), ('example-h100', ''), ('examples-of-ours', '')",
-        "INSERT INTO commits (repository_id, sha, ordinal, author, authored_at, subject) "
-        f"VALUES (1, '{MEASURED}', 1, '', now(), ''), (1, '{'b' * 40}', 2, '', now(), '')",
-        "INSERT INTO operators (repository_id, name) VALUES (1, 'kron')",
-        "INSERT INTO variants (operator_id, name) VALUES (1, 'v1')",
-        "INSERT INTO cases (operator_id, key, sizes, precision, direction, layout, suites, flops, bytes) "
-        "VALUES (1, 'n=1', '{}', '', '', '', '[]', 1, 1), (1, 'n=2', '{}', '', '', '', '[]', 1, 1)",
-        "INSERT INTO devices (key, kind, name) VALUES ('gpu', 'cuda', '')",
-        "INSERT INTO series (operator_id, case_id, variant_id, device_id, protocol, metric) "
-        "VALUES (1, 1, 1, 1, '1', 'hot'), (1, 2, 1, 1, '1', 'hot')",
-        "INSERT INTO submissions (repository_id, request, origin) "
-        "VALUES (1, '{}', 'api'), (2, '{}', 'example'), (3, '{}', 'form')",
-        *(
-            f"INSERT INTO jobs {ids} VALUES ({number}, 1, '{kind}', 2, 1, 1, '{{}}', '{state}', '{message}')"
-            for number, (kind, state, message, _) in enumerate(SENTENCES, 1)
-        ),
-        "INSERT INTO runs (job_id, attempt, state, message) SELECT id, 1, 'failed', message FROM jobs",
-        *(
-            "INSERT INTO comparisons "
-            "(run_id, series_id, base_commit_id, head_commit_id, status, message, base_ns, head_ns) "
-            f"VALUES (1, {number}, 1, 2, 'crashed', '{message}', '[]', '[]')"
-            for number, message in enumerate(("base: it fell over", "head: it fell over"), 1)
-        ),
-    )
+def test_a_database_of_version_0_1_keeps_its_rows_and_loses_the_old_queue(empty_url: str) -> None:
+    """The backup was made at version 0.1, with a job that was done, one that ran and one that waited."""
+    load_version_0_1(empty_url)
+    assert migrate.pending(empty_url) == 1
+    before = rows_of(empty_url)
     migrate.upgrade(empty_url)
+    after = rows_of(empty_url)
+    assert {table for table in before if table.startswith("procrastinate")} == set(before) - set(after)
+    for table, rows in after.items():
+        old = [{name: value for name, value in row.items() if name != "ticket"} for row in before[table]]
+        assert old == rows, table
+    assert [(row["kind"], row["state"]) for row in after["jobs"]] == [
+        ("bench", "done"),
+        ("check", "running"),
+        ("profile", "queued"),
+    ]
     database = Database(empty_url)
     with database.session() as s:
-        jobs = s.execute(text("SELECT reason, unchanged_since_commit_id FROM jobs ORDER BY id")).all()
-        runs = s.scalars(text("SELECT reason FROM runs ORDER BY job_id")).all()
-        comparisons = s.scalars(text("SELECT reason FROM comparisons ORDER BY id")).all()
-        examples = s.scalars(text("SELECT name FROM repositories WHERE is_example")).all()
+        rest = "SELECT proname::text FROM pg_proc WHERE proname LIKE '%procrastinate%' UNION ALL "
+        rest += "SELECT typname::text FROM pg_type WHERE typname LIKE '%procrastinate%'"
+        assert s.scalars(text(rest)).all() == []
+        device = s.scalars(text("SELECT id FROM devices")).one()
+        worker = s.scalars(text("SELECT id FROM workers")).one()
+        claimed = runs.claim_next(s, device, worker)
     database.close()
-    assert [tuple(row) for row in jobs] == [columns for *_, columns in SENTENCES]
-    assert runs == [None, None, None, "unfit_device", "unfit_device", "interpreter_mismatch", None, None, None]
-    assert comparisons == ["base_failed", None]
-    assert examples == ["example-h100"]
+    assert claimed is not None
+    assert claimed.request.kind == "profile"
 
 
-def test_holders_of_tokens_get_accounts(empty_url: str) -> None:
-    """Each with the role of the strongest token that is still valid."""
-    migrate.upgrade(empty_url, "0037")
-    execute(
-        empty_url,
-        "INSERT INTO access_tokens (person, token_hash, scope, revoked_at) VALUES ('ann', '1', 'read', NULL), "
-        "('ann', '2', 'triage', NULL), ('ann', '3', 'administer', now()), ('bob', '4', 'administer', now())",
-    )
+def test_a_new_database_and_one_of_version_0_1_end_alike(empty_url: str, postgres_url: str) -> None:
+    load_version_0_1(empty_url)
     migrate.upgrade(empty_url)
-    database = Database(empty_url)
-    with database.session() as s:
-        roles = s.execute(text("SELECT name, role FROM accounts ORDER BY name")).all()
-        owners = s.scalars(text("SELECT count(*) FROM access_tokens JOIN accounts a ON a.id = account_id")).one()
-    database.close()
-    assert ([tuple(row) for row in roles], owners) == ([("ann", "triager"), ("bob", "viewer")], 4)
+    with migrate.scratch_database(postgres_url) as new_url:
+        migrate.upgrade(new_url)
+        assert migrate._catalogue(empty_url) == migrate._catalogue(new_url)
+
+
+def test_a_database_of_an_older_version_names_the_version_between(empty_url: str) -> None:
+    load_version_0_1(empty_url)
+    execute(empty_url, "UPDATE alembic_version SET version_num = '0042'")
+    for act in (migrate.upgrade, migrate.pending):
+        with pytest.raises(SchemaTooOldError, match=r"install Warpwatch 0\.1"):
+            act(empty_url)
 
 
 def test_several_processes_may_migrate_at_once(empty_url: str) -> None:
@@ -192,11 +201,6 @@ def test_a_query_without_its_table_names_the_remedy(empty_url: str) -> None:
     with pytest.raises(SchemaOutdatedError, match="run `warpwatch migrate`"), database.session() as s:
         s.query(RepositoryRecord).all()
     database.close()
-
-
-def test_the_queue_has_the_schema_of_the_pinned_procrastinate() -> None:
-    frozen = Path(migrate.__file__).parent / "migrations" / "procrastinate_3_10.sql"
-    assert frozen.read_text().partition("\n\n")[2] == SchemaManager.get_schema()
 
 
 def test_every_foreign_key_in_a_hot_path_has_its_index() -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import select, text
 
 from tests.db.conftest import CATALOGUE, ENVIRONMENT, PEAKS, World
 from warpwatch.contract.words import OUTAGES, JobState, Reason
-from warpwatch.db import queue, registry, runs, submissions
+from warpwatch.db import registry, runs, submissions
 from warpwatch.db.models import JobRecord, ResultRecord, RunRecord, VariantRecord
 from warpwatch.db.reads.alarms import list_paused_workers
 from warpwatch.db.reads.devices import list_workers
@@ -31,17 +31,10 @@ def fail(world: World, job_id: int, **options: Any) -> JobRecord:
 
 
 def pause_of(world: World, job_id: int) -> float:
-    """Seconds until the job may run again, by the database's clock; its ticket agrees."""
+    """Seconds until the job may run again, by the database's clock."""
     with world.database.session() as s:
-        row = s.execute(
-            text(
-                "SELECT extract(epoch FROM not_before - clock_timestamp())::float AS seconds, not_before, scheduled_at "
-                "FROM jobs JOIN procrastinate_jobs p ON p.id = jobs.ticket WHERE jobs.id = :id"
-            ),
-            {"id": job_id},
-        ).one()
-    assert row.not_before == row.scheduled_at
-    return float(row.seconds)
+        seconds = text("SELECT extract(epoch FROM not_before - clock_timestamp())::float FROM jobs WHERE id = :id")
+        return float(s.scalars(seconds, {"id": job_id}).one())
 
 
 def test_attempts_have_growing_pauses_between_them(world: World) -> None:
@@ -66,18 +59,6 @@ def test_an_outage_is_no_attempt(world: World, reason: Reason) -> None:
     assert fail(world, job_id, retry=True, reason=reason).state == JobState.FAILED
 
 
-def test_a_ticket_is_not_delivered_before_its_time(world: World) -> None:
-    def fetch() -> int | None:
-        with world.database.session() as s:
-            row = s.execute(text("SELECT args FROM procrastinate_fetch_job_v2(ARRAY['test-cpu'], NULL)")).one()
-        return None if row.args is None else int(row.args["job_id"])
-
-    failing, ready = world.job(), world.job()
-    assert fetch() == failing
-    fail(world, failing, retry=True, reason=Reason.DISK_FULL)
-    assert [fetch(), fetch()] == [ready, None]
-
-
 def test_a_person_who_retries_does_not_wait(world: World) -> None:
     job_id = world.job()
     for _ in range(3):
@@ -86,16 +67,6 @@ def test_a_person_who_retries_does_not_wait(world: World) -> None:
         submissions.retry_job(s, job_id)
     job = world.look(job_id)
     assert (job.not_before, job.outages) == (None, 0)
-
-
-def test_a_lost_ticket_is_replaced_with_the_same_pause(world: World) -> None:
-    job_id = world.job()
-    fail(world, job_id, retry=True, reason=Reason.DISK_FULL)
-    before = world.look(job_id).not_before
-    with world.database.session() as s:
-        queue.enqueue(s, [job_id])
-    assert pause_of(world, job_id) > 0
-    assert world.look(job_id).not_before == before
 
 
 def describe_worker(world: World) -> None:

@@ -1,56 +1,37 @@
-"""The queue delivers at least once, in order of priority, one job at a time per device, through outages."""
+"""The rows of the jobs are the queue: each is claimed by one worker, in order of priority, and found by an index."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import re
 import shutil
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from importlib.metadata import version
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from procrastinate.worker import Worker as ProcrastinateWorker
 from sqlalchemy import text
 
 from tests.conftest import FAST_AND_FORGETFUL
 from tests.db.conftest import World, make_world, outcome
+from warpwatch.contract.claims import ClaimedJob
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import JobState
-from warpwatch.db import embedded, migrate, queue, runs, submissions
+from warpwatch.contract.words import JobState, Reason
+from warpwatch.db import embedded, migrate, registry, runs, submissions
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
 
-
-@contextlib.asynccontextmanager
-async def working(database: Database, handler: Callable[[int], None]) -> AsyncIterator[asyncio.Event]:
-    """A worker of the test device; stopped, and waited for, at the end."""
-    stop = asyncio.Event()
-    task = asyncio.create_task(queue.run_worker(database, "test-cpu", handler, stop))
-    try:
-        yield stop
-    finally:
-        stop.set()
-        await asyncio.wait_for(task, 30)
+MANY = 100_000
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
-def complete(world: World, job_id: int) -> bool:
-    """What a worker does with a ticket, in short; whether the job was its own."""
+def claim(world: World) -> ClaimedJob | None:
     with world.database.session() as s:
-        order = runs.begin_run(s, job_id, world.worker)
-    if order is None:
-        return False
-    with world.database.session() as s:
-        runs.finish_run(s, order.run_id, outcome())
-    return True
+        return runs.claim_next(s, world.device, world.worker)
+
+
+def claim_all(world: World) -> list[int]:
+    """The ids of all jobs that may run now, in the order in which they are given away."""
+    return [job.job_id for job in iter(lambda: claim(world), None)]
 
 
 def test_a_submission_that_is_rolled_back_leaves_nothing(world: World, counted: Callable[[str], int]) -> None:
@@ -58,120 +39,89 @@ def test_a_submission_that_is_rolled_back_leaves_nothing(world: World, counted: 
     with contextlib.suppress(RuntimeError), world.database.session() as s:
         submissions.create_submission(s, submissions.NewSubmission(world.repository, {}, [new]))
         raise RuntimeError
-    assert counted("submissions") == counted("jobs") == counted("procrastinate_jobs") == 0
+    assert counted("submissions") == counted("jobs") == 0
 
 
-def test_jobs_come_one_at_a_time_the_most_urgent_first(world: World, counted: Callable[[str], int]) -> None:
+def test_the_most_urgent_job_comes_first_and_the_oldest_of_a_priority(world: World) -> None:
     jobs = [world.job(priority=priority) for priority in (0, 5, -5, 5)]
-    done: list[int] = []
-    active: list[int] = []
-
-    def handle(job_id: int) -> None:
-        active.append(job_id)
-        assert active == [job_id]
-        time.sleep(0.02)
-        complete(world, job_id)
-        done.append(job_id)
-        active.remove(job_id)
-
-    async def scenario() -> None:
-        async with working(world.database, handle):
-            await until(lambda: len(done) == 4)
-
-    asyncio.run(scenario())
-    assert done == [jobs[1], jobs[3], jobs[0], jobs[2]]
-    assert {world.look(job).state for job in jobs} == {JobState.DONE}
-    assert counted("procrastinate_jobs") == 0
+    assert claim_all(world) == [jobs[1], jobs[3], jobs[0], jobs[2]]
+    assert {world.look(job).state for job in jobs} == {JobState.RUNNING}
 
 
-def test_a_worker_uses_the_connections_of_its_database_and_no_others(world: World) -> None:
-    mine = Database(world.database.url, pool_size=1, max_overflow=0)
-    done: list[int] = []
-    counted: list[int] = []
-    others = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    )
-
-    async def scenario() -> None:
-        with world.database.session() as s:
-            before = s.scalars(others).one()
-        async with working(mine, done.append):
-            for expected in range(1, 4):
-                await asyncio.to_thread(world.job)
-                await until(lambda expected=expected: len(done) == expected)  # type: ignore[misc]
-            with world.database.session() as s:
-                counted.append(s.scalars(others).one() - before)
-
-    asyncio.run(scenario())
-    mine.close()
-    assert counted == [1]
+def test_a_job_of_another_device_is_not_claimed(world: World) -> None:
+    world.job()
+    with world.database.session() as s:
+        other = registry.ensure_device(s, "other-cpu", "cpu", "Other CPU")
+        assert runs.claim_next(s, other, world.worker) is None
 
 
-def test_a_cancelled_job_is_not_delivered(world: World) -> None:
+def test_a_cancelled_job_is_not_claimed(world: World) -> None:
     cancelled, kept = world.job(), world.job()
     with world.database.session() as s:
         submissions.cancel_job(s, cancelled)
-    done: list[int] = []
-
-    async def scenario() -> None:
-        async with working(world.database, done.append):
-            await until(lambda: bool(done))
-
-    asyncio.run(scenario())
-    assert done == [kept]
+    assert claim_all(world) == [kept]
 
 
-def test_a_second_ticket_for_a_job_does_nothing(world: World, counted: Callable[[str], int]) -> None:
-    job_id = world.job()
+def test_a_job_is_not_claimed_before_its_time(world: World) -> None:
+    failing, ready = world.job(priority=1), world.job()
+    first = claim(world)
+    assert first is not None
     with world.database.session() as s:
-        queue.enqueue(s, [job_id])
-    owned: list[bool] = []
-
-    async def scenario() -> None:
-        async with working(world.database, lambda job: owned.append(complete(world, job))):
-            await until(lambda: len(owned) == 2)
-
-    asyncio.run(scenario())
-    assert owned == [True, False]
-    assert counted("runs") == 1
+        runs.fail_run(s, first.run_id, "it failed", retry=True, reason=Reason.DISK_FULL)
+    assert claim_all(world) == [ready]
+    with world.database.session() as s:
+        s.execute(text("UPDATE jobs SET not_before = now() WHERE id = :id"), {"id": failing})
+    assert claim_all(world) == [failing]
 
 
-def test_stopping_waits_for_the_handler(world: World) -> None:
-    world.job()
-    waiting = world.job()
-    started, finished = threading.Event(), threading.Event()
+def test_workers_that_claim_at_once_get_different_jobs_and_do_not_wait(world: World) -> None:
+    jobs = [world.job() for _ in range(40)]
+    claimed: list[int] = []
+    barrier = threading.Barrier(4)
 
-    def handle(job_id: int) -> None:
-        started.set()
-        time.sleep(0.5)
-        complete(world, job_id)
-        finished.set()
+    def work() -> None:
+        barrier.wait()
+        while (job := claim(world)) is not None:
+            claimed.append(job.job_id)
 
-    async def scenario() -> None:
-        async with working(world.database, handle) as stop:
-            await until(started.is_set)
-            stop.set()
+    with world.database.session() as s:
+        # A claim that has not committed yet holds its job and nobody up.
+        held = runs.claim_next(s, world.device, world.worker)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert held is not None
+    assert sorted([held.job_id, *claimed]) == jobs
 
-    asyncio.run(scenario())
-    assert finished.is_set()
-    assert world.look(waiting).state == JobState.QUEUED
 
-
-def test_a_handler_that_raises_does_not_end_the_worker(world: World) -> None:
-    seen: list[int] = []
-
-    def handle(job_id: int) -> None:
-        seen.append(job_id)
-        raise ZeroDivisionError
-
-    async def scenario() -> None:
-        async with working(world.database, handle):
-            for expected in (1, 2):
-                await asyncio.to_thread(world.job)
-                await until(lambda expected=expected: len(seen) == expected)  # type: ignore[misc]
-
-    asyncio.run(scenario())
-    assert len(set(seen)) == 2
+def test_a_claim_among_many_jobs_reads_few_rows(world: World) -> None:
+    """The index holds the order of the queue, so a claim neither reads nor sorts what waits behind its job."""
+    first = world.job(priority=1)
+    with world.database.session() as s:
+        s.execute(
+            text(
+                "INSERT INTO jobs (submission_id, kind, commit_id, operator_id, device_id, spec) SELECT submission_id, "
+                "kind, commit_id, operator_id, device_id, spec FROM jobs, generate_series(1, :many)"
+            ),
+            {"many": MANY},
+        )
+        s.execute(text("ANALYZE jobs"))
+    statement = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) {runs._CLAIM_NEXT.element}"
+    with world.database.session() as s:
+        lines = s.scalars(text(statement), {"device_id": world.device, "worker_id": world.worker}).all()
+        s.rollback()
+    plan = "\n".join(lines).partition("CTE next")[2].partition("CTE job")[0]
+    assert "Index Scan using ix_jobs_open" in plan
+    assert "Sort" not in plan
+    assert "Seq Scan on jobs" not in plan
+    scan = re.search(r"Index Scan using ix_jobs_open.*rows=([\d.]+) loops", plan)
+    assert scan is not None
+    assert float(scan[1]) == 1
+    job = claim(world)
+    assert job is not None
+    assert job.job_id == first
 
 
 @pytest.fixture(scope="module")
@@ -187,78 +137,24 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
     shutil.rmtree(embedded.data_folder(home))
 
 
-def test_workers_survive_an_outage(own_server: tuple[Path, World]) -> None:
+def test_the_queue_outlives_an_outage(own_server: tuple[Path, World]) -> None:
+    """A claim whose transaction the outage cut off has given nothing away; one that committed is found again."""
     home, world = own_server
-    first = world.job()
-    handled: list[int] = []
-    busy, outage_over = threading.Event(), threading.Event()
+    jobs = [world.job() for _ in range(2)]
+    begun = claim(world)
+    assert begun is not None
 
-    def handle(job_id: int) -> None:
-        handled.append(job_id)
-        if job_id == first:
-            busy.set()
-            outage_over.wait()
-        complete(world, job_id)
+    def claim_in_vain() -> None:
+        with world.database.session() as s:
+            assert runs.claim_next(s, world.device, world.worker) is not None
+            embedded.stop(home)
 
-    async def outage(seconds: float) -> None:
-        await asyncio.to_thread(embedded.stop, home)
-        await asyncio.sleep(seconds)
-        await asyncio.to_thread(embedded.start, home, options=FAST_AND_FORGETFUL)
-
-    async def new_jobs_are_handled() -> None:
-        before = len(handled)
-        async with asyncio.timeout(30):
-            while len(handled) == before:
-                await asyncio.to_thread(world.job)
-                await asyncio.sleep(0.5)
-
-    async def scenario() -> None:
-        async with working(world.database, handle):
-            # Once in the middle of a job, once while idle.
-            await until(busy.is_set)
-            await outage(4)
-            outage_over.set()
-            await until(lambda: world.look(first).state == JobState.DONE)
-            await new_jobs_are_handled()
-            await outage(4)
-            await new_jobs_are_handled()
-
-    asyncio.run(scenario())
-    assert len(set(handled)) == len(handled)
-
-
-def test_everyone_is_told_when_the_database_is_down(own_server: tuple[Path, World]) -> None:
-    home, world = own_server
-    embedded.stop(home)
+    with pytest.raises(EngineError):
+        claim_in_vain()
     with pytest.raises(EngineError, match="cannot reach PostgreSQL"):
-        world.look(1)
+        claim(world)
     embedded.start(home, options=FAST_AND_FORGETFUL)
-    assert world.look(world.job()).state == JobState.QUEUED
-
-
-def test_what_we_rely_on_inside_procrastinate_is_there() -> None:
-    assert version("procrastinate").startswith("3.10.")
-    assert callable(ProcrastinateWorker._start_side_tasks)
-
-
-def test_the_worker_watches_over_all_its_side_tasks(world: World) -> None:
-    names: list[set[str]] = []
-
-    async def scenario() -> None:
-        async with working(world.database, lambda job_id: None):
-            await until(lambda: "side_tasks_monitor" in {task.get_name() for task in asyncio.all_tasks()})
-            names.append({task.get_name() for task in asyncio.all_tasks()})
-
-    asyncio.run(scenario())
-    assert {"update_heartbeats", "poll_jobs_to_abort", "side_tasks_monitor"} <= names[0]
-
-
-def test_tickets_are_found_by_their_job(world: World) -> None:
-    jobs = [world.job() for _ in range(3)]
     with world.database.session() as s:
-        pairs = s.execute(
-            text(
-                "SELECT jobs.id, (p.args->>'job_id')::bigint FROM jobs JOIN procrastinate_jobs p ON p.id = jobs.ticket"
-            )
-        ).all()
-    assert sorted(tuple(pair) for pair in pairs) == [(job, job) for job in jobs]
+        assert runs.find_owned(s, world.worker) == begun
+        runs.finish_run(s, begun.run_id, outcome())
+    assert claim_all(world) == [jobs[1]]

@@ -232,32 +232,6 @@ def test_a_job_fails_when_its_last_run_is_lost(world: World) -> None:
     assert job.message
 
 
-def test_a_lost_job_gets_a_new_ticket_and_the_old_one_is_closed(world: World) -> None:
-    clock = Clock()
-    job_id = world.job()
-    begin(world, job_id)
-    old = world.look(job_id).ticket
-    with world.database.session() as s:
-        s.execute(text("UPDATE procrastinate_jobs SET status = 'doing' WHERE id = :id"), {"id": old})
-    sweep(world, Reaper(15, clock=clock), clock, 21)
-    with world.database.session() as s:
-        tickets = s.execute(text("SELECT id, status FROM procrastinate_jobs")).all()
-    assert [tuple(ticket) for ticket in tickets] == [(world.look(job_id).ticket, "todo")]
-    assert world.look(job_id).ticket != old
-
-
-def test_a_job_whose_worker_died_before_it_began_gets_a_new_ticket(world: World) -> None:
-    clock = Clock()
-    reaper = Reaper(15, clock=clock)
-    job_id = world.job()
-    with world.database.session() as s:
-        s.execute(text("UPDATE procrastinate_jobs SET status = 'doing'"))
-    assert sweep(world, reaper, clock, 21) == [job_id]
-    with world.database.session() as s:
-        assert s.scalars(text("SELECT status FROM procrastinate_jobs")).all() == ["todo"]
-    assert sweep(world, reaper, clock, 60) == []
-
-
 def test_a_cancelled_job_tells_its_worker_and_takes_no_results(world: World, counted: Callable[[str], int]) -> None:
     order = begin(world, world.job())
     with world.database.session() as s:

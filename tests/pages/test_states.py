@@ -15,9 +15,9 @@ from tests.apps import create_app
 from warpwatch.cli import app
 from warpwatch.db import registry
 from warpwatch.db.database import Database
+from warpwatch.server.intake.bundles import import_bundle
 from warpwatch.server.pages.render import WEB
 from warpwatch.settings import Settings
-from warpwatch.worker.import_bundle import import_bundle
 
 ADDRESS = "http://127.0.0.1:8321"
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example" / "h100.wwb"

@@ -20,7 +20,7 @@ from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest, JobSpec, KnownNames
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.settings import Settings
-from warpwatch.worker import package_build, sandbox
+from warpwatch.worker import package_build
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import CannotRunError
@@ -72,7 +72,7 @@ class Scene:
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     """Definitions in the measured commit itself, and beside it."""
     settings = Settings(home=tmp_path / "home", case_timeout_seconds=60, build_timeout_seconds=60)
-    if sandbox.strongest_isolation(settings.home) != "full":
+    if levels.strongest_isolation(settings.home) != "full":
         pytest.skip("this host allows no full isolation")
     identify(settings.home)
     (settings.home / "traces").mkdir()

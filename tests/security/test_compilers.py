@@ -18,12 +18,12 @@ from tests.worker.test_building import store as store
 from warpwatch import native
 from warpwatch.contract.words import Status
 from warpwatch.project import ProjectError, parse_project
-from warpwatch.worker import sandbox
+from warpwatch.worker import levels, sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
 
 
 def is_shut_in(home: Path) -> bool:
-    return sandbox.strongest_isolation(home) in ("full", "user")
+    return levels.strongest_isolation(home) in ("full", "user")
 
 
 # Files

@@ -21,9 +21,9 @@ from warpwatch.db import backup, embedded, migrate, registry
 from warpwatch.db.backup import back_up, restore
 from warpwatch.db.database import Database
 from warpwatch.db.errors import BackupError
+from warpwatch.server.intake.bundles import import_bundle
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
-from warpwatch.worker.import_bundle import import_bundle
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example"
 ROWS, HISTORY, H100 = EXAMPLE / "rows.wwb", EXAMPLE / "rows.bundle", EXAMPLE / "h100.wwb"

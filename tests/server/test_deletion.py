@@ -24,7 +24,7 @@ from warpwatch.settings import Settings
 
 API = "/api/v1"
 V1 = ("v1", CASES[0])
-KEPT = ("alembic_version", "audit_entries", "devices", "environments", "workers", "procrastinate")
+KEPT = ("alembic_version", "audit_entries", "devices", "environments", "workers")
 __all__ = ["judge"]
 
 

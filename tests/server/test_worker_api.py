@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import json
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -20,14 +21,21 @@ from tests.apps import create_app
 from tests.builders import CASES, CPU, Lab, bench, count, measurement, trace
 from tests.server.conftest import served as served
 from tests.waiting import wait_until
-from warpwatch.contract.claims import ClaimedJob, EndingKind, LeaseState, RunEnding, RunProgress, WorkerDescription
+from warpwatch.contract.claims import (
+    INLINE_BYTES,
+    ClaimedJob,
+    EndingKind,
+    LeaseState,
+    RunEnding,
+    RunProgress,
+    WorkerDescription,
+)
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.environment import key_of
-from warpwatch.contract.outcome import Finding
+from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.contract.words import Reason, Status
-from warpwatch.db import registry, submissions
+from warpwatch.db import registry, runs, submissions
 from warpwatch.db.database import Database
-from warpwatch.db.errors import StaleRunError
 from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.reads.devices import list_workers
 from warpwatch.db.reads.work import read_log
@@ -36,8 +44,9 @@ from warpwatch.db.traces import iter_trace
 from warpwatch.db.worker_keys import add_key, revoke_key
 from warpwatch.server.threads.live import Hub
 from warpwatch.settings import Settings
-from warpwatch.worker.coordinator import UnusableKeyError
+from warpwatch.worker.coordinator import LostRunError, UnusableKeyError
 from warpwatch.worker.http_coordinator import HttpCoordinator, _results_file
+from warpwatch.worker.undelivered import UndeliveredEndings
 
 ENVIRONMENT = replace(CPU, key=key_of(CPU.facts))
 WORKER = WorkerDescription("node-7-1-cpu", "0.1.0", "cpu", "full", ["memory"], "core 1", ENVIRONMENT, {"copy": 1e10})
@@ -47,12 +56,12 @@ CELL = ("v1", CASES[0])
 class Remote:
     """A worker that speaks to the server, and its key."""
 
-    def __init__(self, database: Database, url: str, name: str = "cluster") -> None:
+    def __init__(self, database: Database, url: str, folder: Path, name: str = "cluster") -> None:
         with database.session() as s:
             self.key = add_key(s, name)
         self.stop_requested = threading.Event()
         self.url = url
-        self.coordinator = HttpCoordinator(url, self.key, WORKER, self.stop_requested)
+        self.coordinator = HttpCoordinator(url, self.key, WORKER, self.stop_requested, UndeliveredEndings(folder))
 
     def claim(self) -> ClaimedJob:
         """The next job, which must be there."""
@@ -75,8 +84,8 @@ class Remote:
 
 
 @pytest.fixture
-def remote(served: Settings, database: Database) -> Iterator[Remote]:
-    made = Remote(database, served.server_url)
+def remote(served: Settings, database: Database, tmp_path: Path) -> Iterator[Remote]:
+    made = Remote(database, served.server_url, tmp_path / "undelivered")
     yield made
     made.coordinator.close()
 
@@ -89,10 +98,8 @@ def state(database: Database, job_id: int) -> tuple[str, str | None]:
 
 def test_a_job_is_claimed_reported_and_recorded(remote: Remote, lab: Lab, database: Database) -> None:
     job_id = lab.submit("bench", 2, variants=["v1"], known={"variants": ["v1"], "cases": [CASES[0]]})
-    assert count(database, "procrastinate_jobs") == 1
     job = remote.claim()
     assert (job.job_id, job.attempt, job.request.sha, job.request.url) == (job_id, 1, lab.shas[2], str(lab.source))
-    assert count(database, "procrastinate_jobs") == 0, "the ticket is used up"
     remote.coordinator.write_log(job.run_id, "compiling\n", RunProgress(1, 2, "v1", CELL))
     assert remote.coordinator.watch_lease(job.run_id, renew=True, hold_seconds=0) == LeaseState()
     timed = Finding(*CELL, Status.OK, bench=bench(measurement(1234.5, "hot")))
@@ -116,7 +123,7 @@ def test_an_ending_whose_answer_was_lost_may_be_sent_again(remote: Remote, lab: 
     for _ in range(2):
         remote.coordinator.end_run(job, failed, None)
     assert state(database, job_id) == ("failed", Reason.INTERNAL_ERROR)
-    with pytest.raises(StaleRunError):
+    with pytest.raises(LostRunError):
         remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), replace(lab.outcome([]), environment=ENVIRONMENT))
 
 
@@ -128,11 +135,12 @@ def test_a_claim_whose_answer_was_lost_is_given_again(remote: Remote, lab: Lab) 
 
 
 def test_a_new_worker_of_the_same_name_does_not_go_on_with_a_dead_ones_run(
-    remote: Remote, lab: Lab, served: Settings
+    remote: Remote, lab: Lab, served: Settings, tmp_path: Path
 ) -> None:
     lab.submit("bench", 2)
     job = remote.claim()
-    again = HttpCoordinator(served.server_url, remote.key, WORKER, threading.Event())
+    undelivered = UndeliveredEndings(tmp_path / "undelivered")
+    again = HttpCoordinator(served.server_url, remote.key, WORKER, threading.Event(), undelivered)
     assert again._last_run_id == job.run_id
 
 
@@ -193,7 +201,7 @@ def test_a_run_that_lost_its_job_writes_nothing(remote: Remote, lab: Lab, databa
         lambda: remote.coordinator.write_log(job.run_id, "still here\n", None),
         lambda: remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), lab.outcome([timed])),
     ):
-        with pytest.raises(StaleRunError):
+        with pytest.raises(LostRunError):
             write()
     assert count(database, "results") == count(database, "run_logs") == count(database, "result_chunks") == 0
     assert state(database, job_id)[0] == "running"
@@ -268,7 +276,8 @@ def test_a_request_that_the_server_never_answers_ends_its_job(
     request = remote.coordinator._client.request
 
     def fail_with_results(method: str, path: str, **more: Any) -> httpx.Response:
-        return httpx.Response(500) if method == "PUT" else request(method, path, **more)
+        has_results = "results" in (more.get("json") or {})
+        return httpx.Response(500) if has_results else request(method, path, **more)
 
     monkeypatch.setattr(remote.coordinator._client, "request", fail_with_results)
     monkeypatch.setattr("warpwatch.worker.coordinator._RETRY_SECONDS", 0.001)
@@ -283,16 +292,19 @@ def hostile_files(lab: Lab, job: ClaimedJob) -> dict[str, Callable[[Path], None]
     def other_job(path: Path) -> None:
         other = replace(job, request=replace(job.request, operator="cube"))
         with _results_file(other, replace(lab.outcome([]), environment=ENVIRONMENT)) as made:
+            assert made is not None
             path.write_bytes(made.read_bytes())
 
     def other_device(path: Path) -> None:
         environment = replace(ENVIRONMENT, device_key="other-cpu")
         with _results_file(job, replace(lab.outcome([]), environment=environment)) as made:
+            assert made is not None
             path.write_bytes(made.read_bytes())
 
     def other_kind(path: Path) -> None:
         environment = replace(ENVIRONMENT, device_kind="abacus")
         with _results_file(job, replace(lab.outcome([]), environment=environment)) as made:
+            assert made is not None
             path.write_bytes(made.read_bytes())
 
     def bomb(path: Path) -> None:
@@ -368,14 +380,162 @@ def test_an_environment_of_another_device_cannot_be_taken(remote: Remote, databa
         ]
 
 
-def test_workers_of_another_version_of_the_protocol_are_refused(remote: Remote) -> None:
-    assert remote.post("registration", to_json(replace(WORKER, protocol=99))).status_code == 409
+@pytest.mark.parametrize(("protocol", "older"), [(0, "worker"), (99, "server")])
+def test_whoever_is_too_old_is_named(remote: Remote, protocol: int, older: str) -> None:
+    answer = remote.post("registration", to_json(replace(WORKER, protocol=protocol)))
+    assert answer.status_code == 409
+    assert f"the {older} is too old" in answer.json()["detail"]
+    assert f"update the {older}" in answer.json()["detail"]
 
 
-def test_a_key_reaches_its_own_workers_only(remote: Remote, lab: Lab, database: Database, served: Settings) -> None:
+def timed_outcome(lab: Lab) -> Outcome:
+    timed = Finding(*CELL, Status.OK, bench=bench(measurement(1000.0, "hot")))
+    return replace(lab.outcome([timed]), environment=ENVIRONMENT)
+
+
+def test_the_end_of_a_run_is_one_request(remote: Remote, lab: Lab, database: Database) -> None:
+    """Results and log of an ordinary job go with its ending, and nothing is left of them but what they say."""
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    sent: list[str] = []
+    remote.coordinator._client.event_hooks["request"] = [lambda request: sent.append(request.url.path)]
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), timed_outcome(lab), "the last line\ud800\n")
+    assert [path.rsplit("/", 1)[-1] for path in sent] == ["end"]
+    assert state(database, job_id) == ("done", None)
+    assert count(database, "points") == 1
+    with database.session() as s:
+        assert [line.text for line in read_log(s, job.run_id)] == ["the last line?\n"]
+
+
+def test_a_worker_of_this_version_works_with_a_server_of_the_last_one(
+    remote: Remote, lab: Lab, database: Database
+) -> None:
+    """That server does not say how much it takes with an ending; it is sent results and log by themselves."""
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    remote.coordinator._inline_bytes = 0
+    sent: list[httpx.Request] = []
+    remote.coordinator._client.event_hooks["request"] = [sent.append]
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), timed_outcome(lab), "the last line\n")
+    assert [request.url.path.rsplit("/runs/", 1)[-1].split("/", 1)[-1] for request in sent] == [
+        "log",
+        "results/0",
+        "end",
+    ]
+    assert set(json.loads(sent[-1].content)) == {"ending", "sha256"}
+    assert state(database, job_id) == ("done", None)
+    with database.session() as s:
+        assert [line.text for line in read_log(s, job.run_id)] == ["the last line\n"]
+
+
+def test_a_server_that_does_not_say_what_it_takes_gets_nothing_more(
+    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(_coordinator: HttpCoordinator, *_request: object) -> dict[str, Any]:
+        return {"worker_id": 1, "name": "cluster/node", "lease_seconds": 15.0, "last_run_id": 0}
+
+    monkeypatch.setattr(HttpCoordinator, "_patiently", answer)
+    undelivered = UndeliveredEndings(tmp_path / "undelivered")
+    assert HttpCoordinator(remote.url, remote.key, WORKER, threading.Event(), undelivered)._inline_bytes == 0
+
+
+def test_the_log_of_a_cancelled_job_is_written_to_its_end(remote: Remote, lab: Lab, database: Database) -> None:
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    with database.session() as s:
+        submissions.cancel_job(s, job_id)
+    for _ in range(2):
+        remote.coordinator.end_run(job, RunEnding(EndingKind.CANCELLED), None, "stopping\n")
+    with database.session() as s:
+        assert s.get_one(RunRecord, job.run_id).state == "cancelled"
+        assert [line.text for line in read_log(s, job.run_id)] == ["stopping\n"]
+
+
+class Away:
+    """A server that answers nothing while it is away."""
+
+    def __init__(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_away = True
+        self._request = remote.coordinator._client.request
+        monkeypatch.setattr(remote.coordinator._client, "request", self.request)
+        monkeypatch.setattr("warpwatch.worker.coordinator._RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("warpwatch.worker.coordinator._LAST_TRY_SECONDS", 0.05)
+
+    def request(self, *arguments: Any, **options: Any) -> httpx.Response:
+        if self.is_away:
+            raise httpx.ConnectError("connection refused")
+        return self._request(*arguments, **options)
+
+
+@pytest.mark.parametrize("inline_bytes", [INLINE_BYTES, 0])
+def test_what_could_not_be_delivered_is_delivered_by_the_next_worker(
+    remote: Remote,
+    lab: Lab,
+    database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    inline_bytes: int,
+) -> None:
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    server = Away(remote, monkeypatch)
+    remote.stop_requested.set()
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), timed_outcome(lab), "the last line\n")
+    assert state(database, job_id)[0] == "running"
+    server.is_away = False
+    undelivered = UndeliveredEndings(tmp_path / "undelivered")
+    described = replace(WORKER, name="the next one")
+    later = HttpCoordinator(remote.url, remote.key, described, threading.Event(), undelivered)
+    later._inline_bytes = inline_bytes
+    later.deliver_stored()
+    assert state(database, job_id) == ("done", None)
+    with database.session() as s:
+        assert s.get_one(JobRecord, job_id).attempt == 1
+        assert s.scalars(text("SELECT median_ns FROM points")).all() == [1000.0]
+        assert [line.text for line in read_log(s, job.run_id)] == ["the last line\n"]
+    assert list((tmp_path / "undelivered").iterdir()) == []
+    later.deliver_stored()
+    later.close()
+
+
+def test_what_a_run_found_that_lost_its_job_meanwhile_is_dropped(
+    remote: Remote, lab: Lab, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    server = Away(remote, monkeypatch)
+    remote.stop_requested.set()
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), timed_outcome(lab))
+    server.is_away = False
+    with database.session() as s:
+        runs.lose_run(s, job.run_id, "silent")
+    (tmp_path / "undelivered" / "9.json").write_text('{"run_id": 9')
+    remote.coordinator.deliver_stored()
+    assert state(database, job_id)[0] == "queued"
+    assert count(database, "results") == count(database, "result_chunks") == 0
+    assert list((tmp_path / "undelivered").iterdir()) == []
+
+
+def test_an_ending_for_another_server_waits_for_it(
+    remote: Remote, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab.submit("bench", 2)
     job = remote.claim()
-    other = Remote(database, served.server_url, "other")
+    server = Away(remote, monkeypatch)
+    remote.stop_requested.set()
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), timed_outcome(lab))
+    server.is_away = False
+    monkeypatch.setattr(remote.coordinator, "_address", "http://127.0.0.1:1/api/v1/worker")
+    remote.coordinator.deliver_stored()
+    assert {path.name for path in (tmp_path / "undelivered").iterdir()} == {f"{job.run_id}.json", f"{job.run_id}.wwb"}
+
+
+def test_a_key_reaches_its_own_workers_only(
+    remote: Remote, lab: Lab, database: Database, served: Settings, tmp_path: Path
+) -> None:
+    lab.submit("bench", 2)
+    job = remote.claim()
+    other = Remote(database, served.server_url, tmp_path / "other", "other")
     own = remote.coordinator._worker_id
     assert own != other.coordinator._worker_id, "both workers gave the same name"
     assert other.post(f"{own}/claim", {"after_run_id": 0}).status_code == 404

@@ -40,7 +40,7 @@ from warpwatch.db.models import (
 from warpwatch.db.reads.work import read_job
 from warpwatch.db.traces import iter_trace_json
 from warpwatch.git import CommitInfo
-from warpwatch.worker.import_bundle import import_bundle
+from warpwatch.server.intake.bundles import import_bundle
 
 SHA = "a" * 40
 CASE = "n=8,f32,fwd"

@@ -17,8 +17,7 @@ from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord
 from warpwatch.db.reads.code import RepositoryRow, find_repository
 from warpwatch.db.strike_out import strike_out
-from warpwatch.worker.export_bundle import export_bundle
-from warpwatch.worker.import_bundle import import_bundle
+from warpwatch.server.intake.bundles import export_bundle, import_bundle
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example" / "rows.wwb"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import threading
 from collections.abc import Callable, Iterator
@@ -14,15 +15,21 @@ from sqlalchemy import text
 
 from tests.db.conftest import ENVIRONMENT, PEAKS, World, make_world, outcome
 from tests.db.conftest import world as world
+from tests.server.conftest import lease as lease
+from tests.server.conftest import served as served
+from tests.server.conftest import settings as settings
 from tests.worker.conftest import Diary
+from warpwatch.contract.claims import ClaimedJob
+from warpwatch.contract.environment import key_of
 from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.contract.words import Reason, Status
 from warpwatch.db import registry, runs
+from warpwatch.db.worker_keys import add_key
 from warpwatch.git import UnreachableError, update_mirror
 from warpwatch.settings import Settings
 from warpwatch.worker import loop, outages
-from warpwatch.worker.database_coordinator import connect_to_database
 from warpwatch.worker.host import Host
+from warpwatch.worker.http_coordinator import HttpCoordinator, connect_to_server
 from warpwatch.worker.reporter import CannotRunError, UnhealthyError
 from warpwatch.worker.trees import TreeError
 
@@ -36,7 +43,7 @@ class StubTools:
         self.host = host
 
     def identify(self, _reporter: object) -> tuple[Any, dict[str, float]]:
-        return ENVIRONMENT, PEAKS
+        return replace(ENVIRONMENT, key=key_of(ENVIRONMENT.facts)), PEAKS
 
     def close(self) -> None:
         """Has nothing open."""
@@ -45,8 +52,9 @@ class StubTools:
 class Bench:
     """A worker in this process whose jobs do what a test says."""
 
-    def __init__(self, world: World, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, world: World, server: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world = world
+        self.jobs = 0
         self.script: Script = outcome
         self.pauses: list[float] = []
         home.mkdir()
@@ -54,21 +62,33 @@ class Bench:
         monkeypatch.setattr(loop, "execute", lambda *_arguments: self.script())
         stop = threading.Event()
         monkeypatch.setattr(stop, "wait", self._wait)
-        self.worker = loop._Worker(Settings(home), "cpu", connect_to_database(world.database.url, 15), (), stop)
+        with world.database.session() as s:
+            connect = connect_to_server(server, add_key(s, "bench"), home / "undelivered")
+        self.worker = loop._Worker(Settings(home), "cpu", connect, stop)
         self.state_while_paused: list[str] = []
 
     def run(self, script: Script, **about: Any) -> tuple[str, str | None]:
         """State and reason of a new job that does this. about: the job, such as its commit."""
         self.script = script
-        job_id = self.world.job(**about)
-        claimed = self.worker.coordinator.claim(job_id)  # type: ignore[attr-defined]
+        self.jobs += 1
+        # More urgent than the jobs before, which may be waiting for their next attempt.
+        job_id = self.world.job(priority=self.jobs, **about)
+        claimed = asyncio.run(self._claim())
+        assert claimed is not None
+        assert claimed.job_id == job_id
         self.worker.handle(claimed)
         job = self.world.look(job_id)
         return job.state, job.reason
 
+    async def _claim(self) -> ClaimedJob | None:
+        coordinator = self.worker.coordinator
+        assert isinstance(coordinator, HttpCoordinator)
+        async with coordinator._claims() as client:
+            return await coordinator._claim(client)
+
     def _wait(self, seconds: float) -> bool:
         with self.world.database.session() as s:
-            worker = next(row for row in registry_workers(s) if row.name == self.worker.name)
+            worker = next(row for row in registry_workers(s) if row.name == f"bench/{self.worker.name}")
             self.state_while_paused.append(worker.state)
         self.pauses.append(seconds)
         return False
@@ -81,8 +101,8 @@ def registry_workers(s: Any) -> list[Any]:
 
 
 @pytest.fixture
-def bench(database: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    made = Bench(make_world(database), tmp_path / "home", monkeypatch)
+def bench(served: Settings, database: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    made = Bench(make_world(database), served.local_url, tmp_path / "worker", monkeypatch)
     yield made
     made.worker.close()
 
@@ -201,7 +221,7 @@ def test_a_worker_pauses_after_failures_of_its_machine_and_resumes(bench: Bench)
     assert bench.pauses == [loop.FIRST_PAUSE_SECONDS, 2 * loop.FIRST_PAUSE_SECONDS]
     assert bench.state_while_paused == ["paused", "paused"]
     with bench.world.database.session() as s:
-        assert {row.state for row in registry_workers(s) if row.name == bench.worker.name} == {"alive"}
+        assert {row.state for row in registry_workers(s) if row.name == f"bench/{bench.worker.name}"} == {"alive"}
     assert bench.run(outcome) == ("done", None)
     bench.run(failing(FULL))
     assert len(bench.pauses) == 2

@@ -78,12 +78,12 @@ def import_file(
     fetch: Callable[[str], None] = lambda _: None,
 ) -> bool:
     """Imports one results file; False when it had been imported before. url: where its repository is here. fetch: see
-    worker.import_bundle.
+    server.intake.bundles.
 
     BundleError, EngineError: nothing was written.
     """
     from warpwatch.db.database import Database
-    from warpwatch.worker.import_bundle import import_bundle
+    from warpwatch.server.intake.bundles import import_bundle
 
     database = Database(database_url, pool_size=1)
     try:

@@ -31,7 +31,7 @@ def export(
     from warpwatch.db.reads.code import find_commit, find_repository
     from warpwatch.db.reads.export import ExportFilter
     from warpwatch.server.figures.exports import WRITERS, ExportError, read_pages
-    from warpwatch.worker.export_bundle import export_bundle
+    from warpwatch.server.intake.bundles import export_bundle
 
     suffixes = {suffix: name for name, (_, _, suffix) in WRITERS.items()}
     ends = [*sorted(suffixes, key=len, reverse=True), "wwb"]

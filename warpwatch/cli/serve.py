@@ -14,11 +14,15 @@ import typer
 
 from warpwatch import telemetry
 from warpwatch.cli import app
+from warpwatch.cli.services import ensure_worker_key
+from warpwatch.destinations import is_loopback
 from warpwatch.logs import configure_logs
 from warpwatch.settings import SettingError, Settings, load_settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from warpwatch.db.database import Database
 
 SWITCH_SECONDS = 0.0005
 """How long a thread that computes keeps the interpreter from the others. With Python's 5 ms, a request of ten
@@ -65,9 +69,29 @@ def _serve(settings: Settings, url: str, listener: socket.socket) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     database = Database(url, pool_size=20)
     try:
+        worker_key = settings.worker_key
+        if worker_key is None and is_loopback(settings.host):
+            worker_key = ensure_worker_key(settings.home)
+        if worker_key is not None:
+            _accept_worker_key(database, worker_key)
         _run(create_app(settings, database), listener)
     finally:
         database.close()
+
+
+def _accept_worker_key(database: Database, key: str) -> None:
+    """Lets workers in that have this key; SettingError for one that is no key."""
+    from warpwatch.db.errors import EngineError, UnusableValueError
+    from warpwatch.db.worker_keys import accept_key
+
+    try:
+        with database.session() as session:
+            accept_key(session, "local", key)
+    except UnusableValueError as error:
+        raise SettingError(str(error)) from None
+    except EngineError as error:
+        # The server starts all the same, and says on its pages what is wrong with the database.
+        logging.getLogger(__name__).warning("workers of this machine get no key until the next start: %s", error)
 
 
 def _run(application: FastAPI, listener: socket.socket) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from warpwatch.contract.data_folder import worker_key_file
 from warpwatch.settings import Settings
 
 STOP_SECONDS = 20
@@ -184,22 +186,39 @@ def running_database(settings: Settings) -> Iterator[str]:
         yield url
 
 
+def ensure_worker_key(home: Path) -> str:
+    """The key of this machine's workers, from a file in the data folder that only its owner can read."""
+    file = worker_key_file(home)
+    with contextlib.suppress(FileNotFoundError):
+        return file.read_text(encoding="ascii").strip()
+    home.mkdir(parents=True, exist_ok=True)
+    key = f"wwk_{secrets.token_urlsafe(32)}"
+    with contextlib.suppress(FileExistsError):
+        file.touch(mode=0o600, exist_ok=False)
+        file.write_text(key, encoding="ascii")
+        return key
+    # Another service of this folder made it a moment ago.
+    return file.read_text(encoding="ascii").strip()
+
+
 @contextlib.contextmanager
 def running_services(settings: Settings, database_url: str, devices: list[str]) -> Iterator[list[Service]]:
     """Server and workers, ready to be used; StartError carries the last lines of the log of the one that failed."""
-    environment = {
-        **os.environ,
-        "WARPWATCH_DATABASE_URL": database_url,
+    environment = os.environ | {
         "WARPWATCH_HOME": str(settings.home),
         "WARPWATCH_TRIAL_SHARE": str(settings.trial_share),
+        "WARPWATCH_WORKER_KEY": ensure_worker_key(settings.home),
     }
+    of_server = environment | {"WARPWATCH_DATABASE_URL": database_url}
+    # What runs kernel code does not know the database.
+    environment.pop("WARPWATCH_DATABASE_URL", None)
     logs = settings.home / "logs"
-    services = [Service("server", ["serve"], logs / "server.log", environment)]
+    services = [Service("server", ["serve"], logs / "server.log", of_server)]
     try:
         services += [
             Service(
                 f"worker {device}",
-                ["worker", "--device", device],
+                ["worker", "--device", device, "--server", settings.local_url],
                 logs / f"worker-{device.replace(':', '')}.log",
                 environment,
             )
@@ -221,7 +240,7 @@ def _wait_until_healthy(settings: Settings, server: Service) -> None:
         if not server.is_alive():
             raise StartError(f"the server ended at once; its log {server.log} says:\n{server.last_words()}")
         with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-            urllib.request.urlopen(f"http://{settings.host}:{settings.port}/api/v1/health", timeout=2).close()
+            urllib.request.urlopen(f"{settings.local_url}/api/v1/health", timeout=2).close()
             return
         time.sleep(0.1)
     raise StartError(

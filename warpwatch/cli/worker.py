@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import typer
 
 from warpwatch import telemetry
 from warpwatch.cli import app
+from warpwatch.contract.data_folder import undelivered_folder, worker_key_file
 from warpwatch.logs import configure_logs
 from warpwatch.settings import SettingError, Settings, load_settings
 
@@ -25,7 +24,9 @@ if TYPE_CHECKING:
 def worker(
     device: str = typer.Option("cpu", help="Device to measure on: cpu, cuda:0, cuda:1 …"),
     server: str | None = typer.Option(
-        None, metavar="URL", help="Server that gives the jobs, for a host without WARPWATCH_DATABASE_URL."
+        None,
+        metavar="URL",
+        help="Server that gives the jobs; default: that of this machine and WARPWATCH_HOME.",
     ),
     key: str | None = typer.Option(
         None,
@@ -40,7 +41,7 @@ def worker(
     ),
 ) -> None:
     """Run jobs until Ctrl-C or SIGTERM; a running job then returns to the queue at once."""
-    from warpwatch.db.errors import EngineError
+    from warpwatch.worker.coordinator import ServerError
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.loop import WorkerLimits, run_worker
     from warpwatch.worker.reporter import CannotRunError, Stopped
@@ -52,11 +53,10 @@ def worker(
             telemetry.start("warpwatch-worker")
         limits = WorkerLimits(_seconds("--until-idle", until_idle), _seconds("--at-most", at_most))
         name = choose_device(device)
-        with _coordinator(settings, server, key) as (connect, hidden):
-            run_worker(settings, name, connect, hidden, limits)
+        run_worker(settings, name, _server_of(settings, server, key), limits)
     except Stopped:
         return
-    except (CannotRunError, EngineError, SettingError, ValueError) as error:
+    except (CannotRunError, ServerError, SettingError, ValueError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
 
@@ -71,28 +71,25 @@ def _seconds(option: str, text: str | None) -> float:
     return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-@contextmanager
-def _coordinator(settings: Settings, server: str | None, key: str | None) -> Iterator[tuple[Connect, list[Path]]]:
-    """How the worker reaches what gives it jobs, and the folders that kernel code must not see."""
-    if server is not None:
-        from warpwatch.worker.http_coordinator import connect_to_server
+def _server_of(settings: Settings, server: str | None, key: str | None) -> Connect:
+    """Connects a worker to the server that is given, or to that of this machine, whose key lies in the data folder."""
+    from warpwatch.worker.http_coordinator import connect_to_server
 
-        if not server.startswith(("http://", "https://")) or not key:
+    if server is None:
+        if settings.database_url is not None:
             raise SettingError(
-                "a worker needs the address and the key of its server: --server https://… and WARPWATCH_WORKER_KEY"
+                "a worker speaks to a server, and the machine that runs kernel code must not know the database: unset "
+                "WARPWATCH_DATABASE_URL, and give --server https://… and WARPWATCH_WORKER_KEY, from `warpwatch key add`"
             )
-        yield connect_to_server(server, key), []
-        return
-    from warpwatch.cli.database import database_url
-    from warpwatch.db import embedded
-    from warpwatch.db.errors import SchemaOutdatedError
-    from warpwatch.db.migrate import pending
-    from warpwatch.worker.database_coordinator import connect_to_database
-
-    with database_url(settings) as url:
-        if pending(url):
-            raise SchemaOutdatedError
-        yield connect_to_database(url, settings.lease_seconds), [*embedded.folders(settings.home)]
+        server = settings.local_url
+        with suppress(FileNotFoundError):
+            key = key or worker_key_file(settings.home).read_text(encoding="ascii").strip()
+    if not server.startswith(("http://", "https://")) or not key:
+        raise SettingError(
+            "a worker needs the address and the key of its server: --server https://… and WARPWATCH_WORKER_KEY, "
+            "from `warpwatch key add`"
+        )
+    return connect_to_server(server, key, undelivered_folder(settings.home))
 
 
 @app.command()

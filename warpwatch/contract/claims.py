@@ -15,6 +15,9 @@ PROTOCOL_VERSION = 1
 """Of the requests that a worker sends to a server; a server refuses workers of another one."""
 CHUNK_BYTES = 512 * 1024
 """Of a results file, in one request."""
+INLINE_BYTES = 512 * 1024
+"""Of results and log, as JSON, that a server takes together with the ending of a run; it says so when a worker
+registers, because servers of version 0.1 take none."""
 
 
 @dataclass(frozen=True, slots=True)

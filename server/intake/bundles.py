@@ -1,20 +1,23 @@
-"""Imports a results file into the database: all of it in one transaction, and the same file only once."""
+"""Imports results files into the database, each in one transaction and only once, and writes them from it."""
 
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
-from warpwatch.bundle import BundleError, BundleReader
+from warpwatch import __version__
+from warpwatch.bundle import BundleError, BundleReader, BundleWriter
 from warpwatch.db import bundles
 from warpwatch.db.bundles import BundledJob, ImportedBundle, NewBundle
 from warpwatch.db.database import Database
 from warpwatch.db.errors import OutcomeError
-from warpwatch.db.reads.code import find_repository
+from warpwatch.db.outcomes import list_exported_runs, list_run_commits, read_outcome
+from warpwatch.db.reads.code import RepositoryRow, find_repository
 from warpwatch.db.registry import NewCommit
-from warpwatch.worker import sandbox
+from warpwatch.git import CommitInfo
 
 
 def import_bundle(
@@ -34,7 +37,7 @@ def import_bundle(
     with BundleReader(path) as bundle:
         manifest = bundle.manifest
         name = repository or manifest.repository
-        folder = sandbox.make_temp()
+        folder = _make_folder()
         commits = [
             NewCommit(c.sha, c.parent_sha, c.ordinal, c.author, datetime.fromisoformat(c.authored_at), c.subject)
             for c in manifest.commits
@@ -71,3 +74,32 @@ def _jobs(bundle: BundleReader, folder: Path) -> Iterator[BundledJob]:
         yield BundledJob(run.order, bundle.extract(run.outcome, folder), started, finished)
         for trace in folder.iterdir():
             trace.unlink()
+
+
+def export_bundle(database: Database, repository: RepositoryRow, path: Path) -> int:
+    """Writes every job of the repository that is done, with its traces, to the results file `path`; returns their
+    number. Results that were struck out stay behind."""
+    with database.session() as s:
+        runs = list_exported_runs(s, repository.id)
+        commits = [
+            CommitInfo(c.sha, c.parent_sha, c.ordinal, c.author, c.authored_at, c.subject)
+            for c in list_run_commits(s, runs)
+        ]
+    folder = _make_folder()
+    try:
+        with BundleWriter(path, repository.name, repository.url, commits, __version__) as bundle:
+            for run in runs:
+                # One transaction a run: a long one would keep the database from removing dead rows.
+                with database.session() as s:
+                    outcome = read_outcome(s, run, folder)
+                bundle.add(run.request, outcome, run.started_at, run.finished_at)
+                for trace in folder.iterdir():
+                    trace.unlink()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(runs)
+
+
+def _make_folder() -> Path:
+    """A folder for traces while they are read or written."""
+    return Path(tempfile.mkdtemp(prefix="warpwatch-results-"))
