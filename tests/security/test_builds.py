@@ -20,7 +20,7 @@ from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest, JobSpec, KnownNames
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.settings import Settings
-from warpwatch.worker import package_build
+from warpwatch.worker import levels, package_build
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import CannotRunError

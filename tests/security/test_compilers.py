@@ -21,6 +21,9 @@ from warpwatch.project import ProjectError, parse_project
 from warpwatch.worker import levels, sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
 
+FOLDERS = ("worktrees", "mirrors", "libraries", "jit", "bytecode", "builds", "peaks", "logs")
+"""Folders of the worker, of which a child sees its own alone."""
+
 
 def is_shut_in(home: Path) -> bool:
     return levels.strongest_isolation(home) in ("full", "user")
@@ -32,7 +35,7 @@ def is_shut_in(home: Path) -> bool:
 @pytest.fixture
 def home(root: Path) -> Path:
     """The worker's home folder, with something of others in each of its folders."""
-    for name in sandbox.OWN_FOLDERS:
+    for name in FOLDERS:
         secret = root.parent / name / "other" / "secret.h"
         secret.parent.mkdir(parents=True)
         secret.write_text("#define SECRET 1\n")
@@ -42,7 +45,7 @@ def home(root: Path) -> Path:
 def test_sources_include_nothing_of_other_commits(root: Path, home: Path, store: LibraryStore) -> None:
     if not is_shut_in(home):
         pytest.skip("this host allows no mount namespace")
-    others = [str(home / name / "other" / "secret.h") for name in sandbox.OWN_FOLDERS]
+    others = [str(home / name / "other" / "secret.h") for name in FOLDERS]
     # The compiler looks at an absolute path whatever its folders are, and follows links.
     (root / "csrc" / "plain" / "link.h").symlink_to(others[0])
     own = str(root / "csrc" / "plain" / "plain.cpp")
@@ -59,7 +62,7 @@ def test_an_assembler_fills_its_own_folder_alone(root: Path, store: LibraryStore
     if not is_shut_in(store.folder.parent):
         pytest.skip("this host allows no mount namespace")
     (root / "csrc" / "plain" / "plain.cpp").write_text('asm(".data\\n.space 1<<28");')
-    confinement = replace(sandbox.confinement(store.folder.parent, None), scratch_bytes=2**25)
+    confinement = replace(levels.confinement(store.folder.parent, None), scratch_bytes=2**25)
     reply = build(BuildRequest(root, "csrc", "plain", "cpu"), store, confinement, 60, Diary()).reply
     assert reply.status is Status.BUILD_FAILED
     assert "No space left on device" in reply.log

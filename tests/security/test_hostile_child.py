@@ -15,7 +15,7 @@ from warpwatch.contract.codec import from_json
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.words import Fault, Status
 from warpwatch.worker import child as children
-from warpwatch.worker import sandbox
+from warpwatch.worker import levels, sandbox
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec, _parse
 from warpwatch.worker.line_reader import printable
 from warpwatch.worker.reporter import CannotRunError, Stopped
@@ -28,7 +28,7 @@ LONG = 60.0
 
 def start(root: Path, turns: LaneTurns | None = None, program: Path = PROGRAM) -> Child:
     spec = ChildSpec(root, "cpu", root / "cache", 1, bootstrap=program, may_be_forked=False)
-    child = Child(spec, sandbox.confinement(root, 2**30), Diary(), turns)
+    child = Child(spec, levels.confinement(root, 2**30), Diary(), turns)
     child.wait_ready()
     return child
 

@@ -21,7 +21,16 @@ TOUCHING = {
     "write_text",
 }
 """Names of functions and methods that touch a file by its path."""
-BEFORE_CHILDREN = {"confine.py", "masking.py", "sandbox.py", "groups.py", "images.py", "template.py", "templates.py"}
+BEFORE_CHILDREN = {
+    "confine.py",
+    "levels.py",
+    "root.py",
+    "sandbox.py",
+    "groups.py",
+    "images.py",
+    "template.py",
+    "templates.py",
+}
 """Modules that set up what children see, before any code of a commit runs there; tests/security attacks them."""
 OWN = {
     "building.py": {
