@@ -107,8 +107,8 @@ def _store_folder(folder: Path, mirror: Path) -> str:
         git.git("init", "--quiet", "--bare", "--initial-branch=main", str(mirror))
     with tempfile.TemporaryDirectory(prefix="warpwatch-definitions-") as scratch:
         index = Path(scratch) / "index"
-        place = ("--git-dir", str(mirror), "--work-tree", str(folder))
-        git.git(*place, "add", "--all", "--force", ".", ":!**/__pycache__", cwd=folder, index=index)
+        place = {"GIT_WORK_TREE": str(folder.absolute())}
+        git.git("add", "--all", "--force", ".", ":!**/__pycache__", cwd=mirror, index=index, environment=place)
         tree = git.git("write-tree", cwd=mirror, index=index).strip()
     # The time is fixed, so that the same files are the same version.
     words = ("commit-tree", tree, "-m", "Definitions")

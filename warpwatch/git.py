@@ -1,8 +1,9 @@
 """Reads repositories through the git command: mirrors, refs, history, files, worktrees.
 
 Refs come from users. They never reach a shell and never become an option (`--end-of-options`), and only names that git
-resolves to a commit are used. The module needs only the standard library, because `warpwatch run` works without a
-server.
+resolves to a commit are used. Files come from strangers: no program that attributes name is ever started, and git reads
+the configuration of its user only where it contacts a host. The module needs only the standard library, because
+`warpwatch run` works without a server.
 """
 
 from __future__ import annotations
@@ -37,11 +38,22 @@ _LATEST = 253_402_300_799
 _MIRRORS = "mirrors"
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 """All that a mirror is configured with: measured code can reach it, and git starts programs that files name."""
-_PASSED = re.compile(
-    "PATH|HOME|USER|LOGNAME|TMPDIR|XDG_CONFIG_HOME|SSH_AUTH_SOCK|SSH_ASKPASS|SSL_CERT_FILE|SSL_CERT_DIR|"
+_ATTRIBUTES = "* !filter !diff !merge !working-tree-encoding\n"
+"""Attributes of every file of a mirror, before those of a commit: git writes the bytes that the commit holds. Other
+encodings run conversions of the C library that have had holes, and make files four times as large."""
+_RESTORED = {"config": _CONFIG, "info/attributes": _ATTRIBUTES}
+"""Files of a mirror that git reads before all others, with their contents."""
+_PASSED = re.compile("PATH|USER|LOGNAME|TMPDIR")
+"""The variables that git always gets."""
+_PASSED_TO_REACH = re.compile(
+    "HOME|XDG_CONFIG_HOME|SSH_AUTH_SOCK|SSH_ASKPASS|SSL_CERT_FILE|SSL_CERT_DIR|"
     "(GIT_SSH|GIT_SSL|GIT_ASKPASS|GIT_CONFIG_|https?_|no_proxy|HTTPS_|NO_PROXY).*"
 )
-"""The variables that git gets."""
+"""Further variables, for commands that contact a host."""
+_REACHING = frozenset({"clone", "fetch", "ls-remote", "remote", "config"})
+"""Commands that contact a host, or only print settings. They get the configuration of the user whom the service runs
+as, for credentials, proxies, certificates and other addresses (`url.insteadOf`). None of them touches files of a
+commit."""
 ANSWER_SECONDS = 20.0
 """How long the host of a repository may take to answer at all."""
 FETCH_SECONDS = 1800.0
@@ -55,10 +67,27 @@ _OPTIONS = (
     "safe.directory=*",
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
-    "protocol.ext.allow=never",
+    "core.attributesFile=/dev/null",
+    "core.pager=cat",
+    "log.showSignature=false",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+    "transfer.bundleURI=false",
     "http.lowSpeedLimit=1000",
     "http.lowSpeedTime=30",
 )
+_ENVIRONMENT = {
+    # Prompts would hang a service.
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_ATTR_NOSYSTEM": "1",
+    # A ref of a repository could put other contents in place of those that an id names.
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_LFS_SKIP_SMUDGE": "1",
+    "LC_ALL": "C",
+}
+"""What git is told in every command."""
 
 
 ANY_NETWORK = Destinations(is_private_allowed=True)
@@ -114,7 +143,7 @@ def git(
         process = subprocess.Popen(
             [executable, *options, *arguments],
             cwd=cwd,
-            env=_environment()
+            env=_environment(arguments)
             | ({"GIT_INDEX_FILE": str(index)} if index is not None else {})
             | dict(environment or {}),
             stdin=subprocess.PIPE if text is not None else subprocess.DEVNULL,
@@ -144,27 +173,65 @@ def git(
     return output
 
 
-def _environment() -> dict[str, str]:
-    """What git may know: how to reach hosts and log in there, and no secret of the service."""
-    passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
-    # Prompts would hang a service, and so would a connection that nobody answers.
-    return {"GIT_SSH_COMMAND": _SSH} | passed | {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
+def _environment(arguments: Sequence[str]) -> dict[str, str]:
+    """What git may know: no secret of the service, and how to reach hosts and log in there only to reach one."""
+    is_reaching = not _REACHING.isdisjoint(arguments[:1])
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if _PASSED.fullmatch(name) or (is_reaching and _PASSED_TO_REACH.fullmatch(name))
+    }
+    if is_reaching:
+        # A connection that nobody answers would hang a service. Other protocols are programs of their own.
+        return {"GIT_SSH_COMMAND": _SSH} | passed | {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"} | _ENVIRONMENT
+    # Git before 2.32 knows no GIT_CONFIG_GLOBAL, and looks in the home folder.
+    return passed | {"GIT_CONFIG_GLOBAL": os.devnull, "HOME": os.devnull, "GIT_ALLOW_PROTOCOL": ""} | _ENVIRONMENT
 
 
 def _restore_config(mirror: Path) -> None:
-    """Undoes what anybody wrote into the configuration of a mirror, or redirects it to."""
+    """Undoes what anybody wrote into the configuration and attributes of a mirror, or redirects them to."""
     redirect = mirror / "commondir"
     if redirect.is_symlink() or redirect.exists():
         redirect.unlink()
-    config = mirror / "config"
-    if not mirror.is_dir() or (
-        config.is_file() and not config.is_symlink() and config.read_text(errors="replace") == _CONFIG
-    ):
+    if not mirror.is_dir():
         return
-    # Another thread may do the same, and git may read meanwhile, so the file is replaced in one step.
-    with NamedTemporaryFile("w", dir=mirror, prefix="config.", delete=False) as file:
-        file.write(_CONFIG)
-    Path(file.name).replace(config)
+    info = mirror / "info"
+    if info.is_symlink() or not info.is_dir():
+        info.unlink(missing_ok=True)
+        info.mkdir(exist_ok=True)
+    for name, content in _RESTORED.items():
+        path = mirror / name
+        if path.is_file() and not path.is_symlink() and path.read_text(errors="replace") == content:
+            continue
+        # Another thread may do the same, and git may read meanwhile, so the file is replaced in one step.
+        with NamedTemporaryFile("w", dir=path.parent, prefix="restored.", delete=False) as file:
+            file.write(content)
+        Path(file.name).replace(path)
+
+
+def checkout_settings(root: Path) -> dict[str, str]:
+    """Variables with which git reads the files of somebody's checkout as they are, and ignores what its user ignores.
+
+    The configuration of a checkout may come from others, too, so that no filter of it runs.
+    """
+    keys = git("config", "--list", "--name-only", "-z", cwd=root).split("\0")[:-1]
+    drivers = {key.removeprefix("filter.").rpartition(".")[0] for key in keys if key.startswith("filter.")}
+    settings = [
+        (f"filter.{driver}.{name}", value)
+        for driver in sorted(drivers)
+        for name, value in (("clean", ""), ("smudge", ""), ("process", ""), ("required", "false"))
+    ]
+    folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    ignored = str(Path(folder, "git", "ignore"))
+    with suppress(GitError):
+        ignored = git("config", "--type=path", "--get", "core.excludesFile", cwd=root).removesuffix("\n")
+    settings.append(("core.excludesFile", ignored))
+    numbered = {
+        f"GIT_CONFIG_{kind}_{number}": text
+        for number, setting in enumerate(settings)
+        for kind, text in zip(("KEY", "VALUE"), setting, strict=True)
+    }
+    return {"GIT_CONFIG_COUNT": str(len(settings)), **numbered}
 
 
 def mirror_path(url: str, home: Path) -> Path:
@@ -189,13 +256,15 @@ def update_mirror(
         if not (path / "HEAD").exists():
             partial = path.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            git("clone", "--quiet", "--mirror", "--", url, str(partial), timeout=_remaining(deadline), config=config)
+            # A local clone would share the files of the source, whose owner may rewrite them.
+            words = ("clone", "--quiet", "--mirror", "--no-local", "--template=", "--", url, str(partial))
+            git(*words, timeout=_remaining(deadline), config=config)
             git(*_fetch(url), _HEAD, cwd=partial, timeout=_remaining(deadline), config=config)
             git("symbolic-ref", "HEAD", "refs/warpwatch/HEAD", cwd=partial)
             partial.rename(path)
         else:
-            refs = ("--prune", "+refs/*:refs/*", _HEAD)
-            git(*_fetch(url), *refs, cwd=path, timeout=_remaining(deadline), config=config)
+            refs = ("+refs/*:refs/*", _HEAD)
+            git(*_fetch(url, "--prune"), *refs, cwd=path, timeout=_remaining(deadline), config=config)
     return path
 
 
@@ -216,9 +285,9 @@ def _remaining(deadline: float) -> float:
     return max(0.1, deadline - time.monotonic())
 
 
-def _fetch(url: str) -> list[str]:
+def _fetch(url: str, *options: str) -> list[str]:
     """The beginning of a fetch that asks the mirror neither for the address nor for the program at the other end."""
-    return ["fetch", "--quiet", "--upload-pack", "git-upload-pack", url]
+    return ["fetch", "--quiet", "--upload-pack", "git-upload-pack", *options, "--", url]
 
 
 def fetch_commit(url: str, mirror: Path, sha: str) -> None:

@@ -24,7 +24,8 @@ class FileChange:
 def changed_files(mirror: Path, base: str, head: str, paths: Sequence[str] = ()) -> list[FileChange]:
     """Files that differ between two commits (full ids), by path; only those below `paths` when given."""
     # With -z git does not quote names.
-    output = git("diff", "--numstat", "--no-renames", "-z", base, head, "--", *_literal(paths), cwd=mirror)
+    words = ("diff", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", "-z", base, head)
+    output = git(*words, "--", *_literal(paths), cwd=mirror)
     lines = [line.split("\t", 2) for line in output.split("\0") if line]
     return [FileChange(path, *(int(count) if count.isdigit() else None for count in counts)) for *counts, path in lines]
 

@@ -44,8 +44,8 @@ def make_patch(root: Path, base_sha: str, tree: str) -> bytes:
     """What leads from a commit to a tree of the same checkout; PatchError where it is too large to be sent."""
     with TemporaryDirectory(prefix="warpwatch-patch-") as folder:
         file = Path(folder) / "patch"
-        words = ("diff-tree", "-p", "--binary", "--full-index", "--no-renames", "--no-color", f"--output={file}")
-        git.git(*words, base_sha, tree, cwd=root)
+        words = ("diff-tree", "-p", "--binary", "--full-index", "--no-renames", "--no-color", "--no-ext-diff")
+        git.git(*words, "--no-textconv", f"--output={file}", base_sha, tree, cwd=root)
         content = file.read_bytes()
     _expect_size(content)
     return content

@@ -49,7 +49,7 @@ def test_a_silent_host_is_given_up_with_all_its_processes(
 
 
 def test_ssh_gives_up_by_itself() -> None:
-    command = git._environment()["GIT_SSH_COMMAND"]
+    command = git._environment(["fetch"])["GIT_SSH_COMMAND"]
     assert {"ConnectTimeout=10", "ServerAliveInterval=10", "BatchMode=yes"} <= set(command.split())
 
 

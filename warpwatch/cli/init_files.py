@@ -70,7 +70,8 @@ class RepositoryFiles:
 
     @cached_property
     def names(self) -> list[str]:
-        listing = git.git("ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=self.root)
+        words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        listing = git.git(*words, cwd=self.root, environment=git.checkout_settings(self.root))
         names = sorted({name for name in listing.split("\0") if _USUAL_NAME.fullmatch(name)})[:_FILE_LIMIT]
         return [name for name in names if self._is_plain(name)]
 

@@ -197,6 +197,7 @@ class WorkingTree:
         self.root = root
         self._index = index
         self._committed = ""
+        self._settings = git.checkout_settings(root)
         own = root / git.git("rev-parse", "--git-path", "index", cwd=root).strip()
         if own.exists():
             # With its time: git reads a file again that was saved in the second in which the index was written.
@@ -204,8 +205,9 @@ class WorkingTree:
 
     def tree(self) -> str:
         """The id of the tree of all files that are not ignored; branches, index and files stay as they are."""
-        git.git("add", "--all", cwd=self.root, index=self._index)
-        return git.git("write-tree", cwd=self.root, index=self._index).strip()
+        git.git("add", "--all", cwd=self.root, index=self._index, environment=self._settings)
+        # Git reads files again here, too, that were saved in the second in which the index was written.
+        return git.git("write-tree", cwd=self.root, index=self._index, environment=self._settings).strip()
 
     def take(self) -> str:
         """The same; `wait` compares with it from now on."""
