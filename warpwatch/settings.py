@@ -6,10 +6,11 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 
 from warpwatch.contract.words import AccountRole
-from warpwatch.destinations import Destinations, is_loopback, is_trustworthy, parse_private_hosts
+from warpwatch.destinations import Destinations, Network, is_loopback, is_trustworthy, parse_private_hosts
 
 ISOLATIONS = ("auto", "full", "user", "network", "none")
 """The first is the default: the strongest with namespaces that the host allows."""
@@ -63,6 +64,12 @@ VARIABLES = (
         "none",
         "hosts and networks on private addresses that repositories and commit statuses may be at, such as "
         "`git.internal,10.1.0.0/16`; a server on a loopback address without a token reaches all of them",
+    ),
+    Variable(
+        "WARPWATCH_PROXIES",
+        "none",
+        "addresses and networks of the reverse proxies in front of the server, such as `127.0.0.1,10.0.0.0/24`: their "
+        "`X-Forwarded-For` and `X-Forwarded-Proto` are believed, nobody else's",
     ),
     Variable("WARPWATCH_DATABASE_URL", "embedded server", "URL of a PostgreSQL ≥ 15"),
     Variable(
@@ -173,6 +180,7 @@ class Settings:
     trial_share: of a device's time, for trials while other work waits.
     patch_days: how long a patch is kept after its last use.
     private_hosts: see warpwatch.destinations.parse_private_hosts.
+    proxies: whose X-Forwarded headers are believed.
     log_format: one of LOG_FORMATS.
     disk_reserve_bytes: what stays free in `home`.
     database_bytes: None means that the database may grow.
@@ -201,6 +209,7 @@ class Settings:
     trial_share: float = 0.2
     patch_days: float = 7.0
     private_hosts: str = ""
+    proxies: tuple[Network, ...] = ()
     log_format: str = "text"
     disk_reserve_bytes: int = 2**30
     database_bytes: int | None = None
@@ -252,6 +261,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         trial_share=_number(environ, "WARPWATCH_TRIAL_SHARE", 0.2, low=0, high=1),
         patch_days=_number(environ, "WARPWATCH_PATCH_DAYS", 7, low=0.01, high=365),
         private_hosts=_hosts(environ, "WARPWATCH_PRIVATE_HOSTS"),
+        proxies=_networks(environ, "WARPWATCH_PROXIES"),
         log_format=_choice(environ, "WARPWATCH_LOG_FORMAT", LOG_FORMATS),
         disk_reserve_bytes=int(reserve * 2**30),
         database_bytes=int(database * 2**30) or None,
@@ -336,6 +346,15 @@ def _paths(environ: Mapping[str, str], name: str) -> tuple[Path, ...]:
                 f"separated by {os.pathsep!r}"
             )
     return paths
+
+
+def _networks(environ: Mapping[str, str], name: str) -> tuple[Network, ...]:
+    try:
+        return tuple(
+            ip_network(entry.strip(), strict=False) for entry in environ.get(name, "").split(",") if entry.strip()
+        )
+    except ValueError as error:
+        raise SettingError(f"{name}: {error}; set it to addresses and networks such as 127.0.0.1,10.0.0.0/24") from None
 
 
 def _choice(environ: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:

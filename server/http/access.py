@@ -96,7 +96,9 @@ def hash_of(token: str) -> str:
 
 
 def find_holder(database: Database, token: str) -> TokenHolder | None:
-    """The holder of a valid personal token."""
+    """The holder of a valid personal token. The database is not asked for what cannot be one."""
+    if not token.strip().startswith(TOKEN_PREFIX):
+        return None
     with database.session() as session:
         return use_token(session, token_hash=hash_of(token))
 

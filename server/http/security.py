@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from asyncio import sleep
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
@@ -21,7 +22,6 @@ from warpwatch.server.http.access import (
     ADMINISTRATOR,
     LOCAL,
     NOBODY,
-    TOKEN_PREFIX,
     Caller,
     caller_with,
     find_holder,
@@ -34,6 +34,7 @@ from warpwatch.server.http.deadlines import with_deadline
 from warpwatch.server.http.permissions import SAFE_METHODS, is_change, required_scope
 from warpwatch.server.http.problems import Problem, json_problem, respond, surprise
 from warpwatch.server.http.providers import ProviderError, Providers
+from warpwatch.server.http.proxies import address_group, read_forwarded
 from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.settings import SettingError, Settings
 
@@ -42,6 +43,8 @@ MAX_BODY_BYTES = 1_000_000
 _TOO_LARGE = f"the body is larger than {MAX_BODY_BYTES} bytes; bring results in with `warpwatch import`"
 COOKIE = "warpwatch_session"
 MIN_TOKEN_LENGTH = 16
+LATE_SECONDS = 1.0
+"""How late a 429 is answered: a connection carries one guess a second."""
 _OPEN_PATHS = ("/login", "/static/", "/api/v1/health", "/healthz", "/readyz", "/api/v1/worker/")
 """What needs no token: the log-in page and its style, whether the service lives, and what asks for a worker's key."""
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
@@ -93,6 +96,7 @@ class RequestGuard:
         self.guesses = guesses
         self.database = database
         self.providers = providers
+        self.proxies = settings.proxies
         self.is_everywhere = settings.host in ("0.0.0.0", "::")  # noqa: S104 - only compared.
         self.hosts = {settings.host.strip("[]"), "localhost", "127.0.0.1", "::1"}
         if settings.token is not None:
@@ -104,10 +108,12 @@ class RequestGuard:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        send = _with_security_headers(scope["path"], send)
+        read_forwarded(scope, self.proxies)
+        is_open = self.sessions is None or _is_open(scope)
+        send = _with_security_headers(scope["path"], send, is_private=not is_open)
         problem = self._refuse_address(scope, headers)
         caller: Caller | None = None
-        if problem is None and self.sessions is not None and not _is_open(scope):
+        if problem is None and self.sessions is not None and not is_open:
             caller, problem = await run_in_threadpool(self._identify, self.sessions, scope, headers)
         problem = problem or _refuse_size(headers)
         if problem is not None:
@@ -183,52 +189,37 @@ class RequestGuard:
         return caller, problem
 
     def _identify_ci(self, scope: Scope, shown: str) -> tuple[Caller | None, Problem | None]:
-        """The CI job that shows an ID token of its code host; or a 401, or a 503 while the host's keys are unknown."""
-        if problem := _too_many(self.guesses, scope):
-            return None, problem
+        """The CI job that shows an ID token of its code host; or what is wrong, or a 503 while the host's keys are
+        unknown."""
         try:
             caller = identify_ci(self.providers, self.database, shown)
         except ProviderError as error:
             return None, Problem(503, f"the ID token cannot be verified now: {error}", headers={"Retry-After": "30"})
-        if caller is not None:
-            return caller, None
-        self.guesses.count(_address(scope))
-        return None, _token_needed()
+        return caller, None if caller is not None else count_guess(self.guesses, scope) or _token_needed()
 
 
 def identify_token(
     sessions: Sessions, guesses: GuessLimit, database: Database, scope: Scope, shown: str
 ) -> tuple[Caller | None, Problem | None]:
-    """Who shows a token; or a 401, or a 429 for an address that showed too many wrong ones."""
-    if problem := _too_many(guesses, scope):
-        return None, problem
+    """Who shows a token; or a 401, or a 429 where too many wrong ones were shown.
+
+    A right token is let in however many wrong ones its address showed: others may have the same address.
+    """
     if sessions.is_token(shown):
         return ADMINISTRATOR, None
-    holder = find_holder(database, shown) if shown.strip().startswith(TOKEN_PREFIX) else None
+    holder = find_holder(database, shown)
     if holder is not None:
         return caller_with(holder), None
-    guesses.count(_address(scope))
-    return None, _token_needed()
+    return None, count_guess(guesses, scope) or _token_needed()
 
 
 def count_guess(guesses: GuessLimit, scope: Scope) -> Problem | None:
-    """Notes that a request showed something wrong; a 429 for an address that did so too often."""
-    problem = _too_many(guesses, scope)
-    guesses.count(_address(scope))
-    return problem
-
-
-def _too_many(guesses: GuessLimit, scope: Scope) -> Problem | None:
-    seconds = guesses.wait_seconds(_address(scope))
+    """Notes that a request showed something wrong; a 429 where its address, or all together, did so too often."""
+    seconds = guesses.count(address_group(scope))
     if not seconds:
         return None
     wait = math.ceil(seconds)
     return Problem(429, f"too many wrong tokens; try again in {wait} s", headers={"Retry-After": str(wait)})
-
-
-def _address(scope: Scope) -> str:
-    # Behind a reverse proxy this is the address of the proxy.
-    return scope["client"][0] if scope.get("client") else ""
 
 
 def _refuse(scope: Scope, headers: Headers, problem: Problem) -> Response:
@@ -289,12 +280,21 @@ def _same_origin(headers: Headers, host: str) -> bool:
     return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
 
 
-def _with_security_headers(path: str, send: Send) -> Send:
+def _with_security_headers(path: str, send: Send, *, is_private: bool) -> Send:
+    """is_private: whether the answer is for those who logged in."""
+
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
+            if message["status"] == 429:
+                await sleep(LATE_SECONDS)
             headers = MutableHeaders(scope=message)
             headers["X-Content-Type-Options"] = "nosniff"
             headers["Referrer-Policy"] = "same-origin"
+            if is_private:
+                # A cache on the way, or the browser after a log-out, would show it to others.
+                headers["Cache-Control"] = "private, no-cache" if "ETag" in headers else "no-store"
+            elif path.startswith("/api/"):
+                headers.setdefault("Cache-Control", "no-store")
             headers["Content-Security-Policy"] = PERFETTO_POLICY if path.startswith("/perfetto") else CONTENT_POLICY
         await send(message)
 

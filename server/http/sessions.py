@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
 import threading
@@ -18,6 +19,8 @@ VISIT_SECONDS = 600
 """How long a sign-in at a provider may take."""
 GUESSES = 10
 """Wrong tokens that one address may show within GUESS_SECONDS."""
+TOTAL_GUESSES = 300
+"""The same of all addresses together."""
 GUESS_SECONDS = 60.0
 _ADDRESSES = 10_000
 
@@ -43,7 +46,7 @@ class Sessions:
     it, so all sessions end when it changes."""
 
     def __init__(self, token: str) -> None:
-        self._token = token.encode()
+        self._token = hashlib.sha256(token.encode()).digest()
         self._serializer = URLSafeTimedSerializer(token, salt="warpwatch session")
         # Apart, so that a server of the release before takes the cookie for none.
         self._accounts = URLSafeTimedSerializer(token, salt="warpwatch session of an account")
@@ -51,7 +54,7 @@ class Sessions:
 
     def is_token(self, shown: str) -> bool:
         """Whether `shown` is the token, compared in constant time."""
-        return hmac.compare_digest(shown.strip().encode(), self._token)
+        return hmac.compare_digest(hashlib.sha256(shown.strip().encode()).digest(), self._token)
 
     def issue(self, token_id: int | None = None, account_id: int | None = None) -> str:
         """A new session, as the value of a cookie."""
@@ -84,25 +87,25 @@ class Sessions:
 
 
 class GuessLimit:
-    """Counts wrong tokens by the address that showed them."""
+    """Counts wrong tokens: by the address that showed them, and in total."""
 
     def __init__(self) -> None:
         self._guesses: OrderedDict[str, deque[float]] = OrderedDict()
+        self._all: deque[float] = deque(maxlen=TOTAL_GUESSES)
         self._lock = threading.Lock()
 
-    def wait_seconds(self, address: str) -> float:
-        """Seconds until `address` may try again; 0 when it may at once."""
-        with self._lock:
-            guesses = self._guesses.get(address)
-            if guesses is None or len(guesses) < GUESSES:
-                return 0.0
-            return max(0.0, guesses[0] + GUESS_SECONDS - time.monotonic())
-
-    def count(self, address: str) -> None:
-        """Notes one wrong token."""
+    def count(self, address: str) -> float:
+        """Notes one wrong token; the seconds until another is worth a try, 0 while there were few."""
+        now = time.monotonic()
         with self._lock:
             guesses = self._guesses.setdefault(address, deque(maxlen=GUESSES))
-            guesses.append(time.monotonic())
+            seconds = max(
+                others[0] + GUESS_SECONDS - now if len(others) == others.maxlen else 0.0
+                for others in (guesses, self._all)
+            )
+            guesses.append(now)
+            self._all.append(now)
             self._guesses.move_to_end(address)
             while len(self._guesses) > _ADDRESSES:
                 self._guesses.popitem(last=False)
+        return max(0.0, seconds)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -10,8 +12,10 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from tests.apps import create_app
+from tests.builders import Lab
 from tests.server.test_code import problem
 from warpwatch.db.database import Database
+from warpwatch.server.http import security, sessions
 from warpwatch.server.http.security import MAX_BODY_BYTES, check_exposure
 from warpwatch.settings import SettingError, Settings
 
@@ -120,17 +124,106 @@ def test_a_reverse_proxy_may_pass_on_the_public_name(settings: Settings, databas
         problem(client.get(LIST), 400)
 
 
-@pytest.mark.parametrize("way", ["form", "bearer"])
-def test_guessing_is_slow(exposed: TestClient, way: str) -> None:
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusals come without their delay."""
+    monkeypatch.setattr(security, "LATE_SECONDS", 0.0)
+
+
+def show(client: TestClient, token: str, **headers: str) -> int:
+    return client.get(LIST, headers={"Authorization": f"Bearer {token}", **headers}).status_code
+
+
+@pytest.mark.parametrize("way", ["bearer", "form"])
+@pytest.mark.usefixtures("at_once")
+def test_wrong_tokens_are_refused_and_the_right_one_never_is(exposed: TestClient, way: str) -> None:
     def guess(token: str) -> int:
         if way == "form":
             return exposed.post("/login", data={"token": token}).status_code
-        return exposed.get(LIST, headers={"Authorization": f"Bearer {token}"}).status_code
+        return show(exposed, token)
 
     statuses = [guess(f"guess {number}") for number in range(12)]
     assert statuses == [401] * 10 + [429] * 2
-    assert guess(TOKEN) == 429, "the right token must not be told from a wrong one meanwhile"
+    assert guess(TOKEN) == (303 if way == "form" else 200), "others may have the same address"
+    assert guess("guess 13") == 429
     assert exposed.get(HEALTH).status_code == 200
+
+
+def test_a_refusal_is_late(exposed: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    late: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        late.append(seconds)
+
+    monkeypatch.setattr(security, "sleep", sleep)
+    for number in range(10):
+        show(exposed, f"guess {number}")
+    assert security.LATE_SECONDS not in late
+    show(exposed, "guess 10")
+    assert late.count(security.LATE_SECONDS) == 1
+
+
+@pytest.mark.usefixtures("at_once")
+def test_guesses_of_many_addresses_are_counted_together(
+    settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "TOTAL_GUESSES", 30)
+    with proxied(settings, database) as client:
+        statuses = [show(client, "guess", **{"X-Forwarded-For": f"203.0.113.{number}"}) for number in range(40)]
+        assert statuses == [401] * 30 + [429] * 10
+        assert show(client, TOKEN, **{"X-Forwarded-For": "203.0.113.99"}) == 200
+
+
+@contextmanager
+def proxied(settings: Settings, database: Database, proxies: str = "10.0.0.0/8,fd00::/8") -> Iterator[TestClient]:
+    """A server that is asked by the proxy 10.0.0.1."""
+    networks = tuple(ipaddress.ip_network(text) for text in proxies.split(",") if text)
+    app = create_app(replace(settings, host="0.0.0.0", token=TOKEN, proxies=networks), database, judge=False)
+    with TestClient(app, base_url="http://gpu7.example", client=("10.0.0.1", 5), follow_redirects=False) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("proxies", "addresses", "limited"),
+    [
+        ("10.0.0.0/8", "203.0.113.{}", False),
+        ("", "203.0.113.{}", True),
+        ("192.0.2.1", "203.0.113.{}", True),
+        ("10.0.0.0/8", "198.51.100.{}, 203.0.113.1", True),
+        ("10.0.0.0/8", "198.51.100.{}, 203.0.113.1, 10.0.0.7", True),
+        ("10.0.0.0/8", "203.0.113.{}, 10.0.0.7:443", False),
+        ("10.0.0.0/8", "203.0.113.{}, nonsense", True),
+        ("10.0.0.0/8", "2001:db8::{}", True),
+        ("10.0.0.0/8", "[2001:db8::{}]:443", True),
+        ("10.0.0.0/8", "2001:db8:0:{}::1", False),
+        ("10.0.0.0/8", "::ffff:203.0.113.{}", False),
+    ],
+)
+@pytest.mark.usefixtures("at_once")
+def test_addresses_are_those_that_named_proxies_saw(
+    settings: Settings, database: Database, proxies: str, addresses: str, limited: bool
+) -> None:
+    """What a client invents about itself, left of the first stranger or without a proxy, gives it no further guess."""
+    with proxied(settings, database, proxies) as client:
+        statuses = {show(client, "guess", **{"X-Forwarded-For": addresses.format(number)}) for number in range(1, 13)}
+    assert statuses == ({401, 429} if limited else {401})
+
+
+@pytest.mark.parametrize(("proxies", "is_secure"), [("10.0.0.1", True), ("", False)])
+def test_the_scheme_is_what_a_named_proxy_says(
+    settings: Settings, database: Database, proxies: str, is_secure: bool
+) -> None:
+    with proxied(settings, database, proxies) as client:
+        answer = client.post("/login", data={"token": TOKEN}, headers={"X-Forwarded-Proto": "https"})
+    assert ("Secure" in answer.headers["set-cookie"]) is is_secure
+
+
+def test_addresses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_ADDRESSES", 10)
+    limit = sessions.GuessLimit()
+    for number in range(100):
+        limit.count(str(number))
+    assert len(limit._guesses) == 10
 
 
 @pytest.mark.parametrize("header", ["Host", "Origin"])
@@ -204,3 +297,18 @@ def test_bodies_are_bounded(client: TestClient) -> None:
 
     problem(client.post(REGISTER, content=pieces()), 413)
     problem(client.get(LIST, headers={"Content-Length": "many"}), 413)
+
+
+@pytest.mark.parametrize("path", [LIST, "/api/v1/caller", "/metrics", "/", "/api/v1/export.csv?repository=none"])
+def test_what_needs_a_login_is_not_kept(exposed: TestClient, path: str) -> None:
+    for headers in ({}, {"Authorization": f"Bearer {TOKEN}"}):
+        assert exposed.get(path, headers=headers).headers["cache-control"] == "no-store"
+
+
+def test_what_may_be_kept(exposed: TestClient, client: TestClient, lab: Lab) -> None:
+    assert "no-store" not in exposed.get("/static/tokens.css").headers.get("cache-control", "")
+    assert client.get(LIST).headers["cache-control"] == "no-store"
+    assert client.get("/api/v1/badges/kernels.svg").headers["cache-control"].startswith("max-age=")
+    badge = exposed.get("/api/v1/badges/kernels.svg", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert badge.headers["cache-control"] == "private, no-cache"
+    assert badge.headers["etag"]

@@ -41,7 +41,7 @@ def addresses(app: FastAPI) -> list[tuple[str, str]]:
 def test_a_workers_key_opens_nothing_else(exposed: TestClient, app: FastAPI, database: Database) -> None:
     with database.session() as s:
         key = add_key(s, "cluster")
-    exposed.app.state.guesses.count = lambda _address: None  # type: ignore[attr-defined]
+    exposed.app.state.guesses.count = lambda _address: 0.0  # type: ignore[attr-defined]
     answers = {
         (method, path): exposed.request(method, path, headers={"Authorization": f"Bearer {key}"}).status_code
         for method, path in addresses(app)

@@ -108,6 +108,8 @@ def _run(application: FastAPI, listener: socket.socket) -> None:
     config = uvicorn.Config(
         application,
         http=HttpConnection,
+        # RequestGuard reads X-Forwarded headers, of the proxies in the settings alone.
+        proxy_headers=False,
         log_config=None,
         log_level="warning",
         access_log=False,
