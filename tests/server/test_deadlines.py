@@ -94,6 +94,45 @@ def test_a_body_that_nobody_reads(port: int) -> None:
         assert is_cut_off(client, b"x")
 
 
+LEGAL = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+CHUNKED, SIZED = b"Transfer-Encoding: chunked\r\n", b"Content-Length: 7\r\n"
+PIECE = b"7\r\ntoken=x\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /static/tokens.css HTTP/1.1\nHost: 127.0.0.1\n\n",
+        b"GET /static/tokens.css HTTP/1.1\r\nHost: 127.0.0.1\nX: y\r\n\r\n",
+        b"GET /static/tokens.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\n",
+        b"\nGET /static/tokens.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET /static/tokens.css HTTP/1.1\r\nHost: 127.0.0.1\r\nX: a\rb\r\n\r\n",
+        LEGAL + SIZED + CHUNKED + b"\r\n" + PIECE,
+        LEGAL + CHUNKED + SIZED + b"\r\n" + PIECE,
+        LEGAL.replace(b"1.1", b"1.0") + CHUNKED + b"\r\n" + PIECE,
+        LEGAL + SIZED + b"Content-Length: 8\r\n\r\ntoken=xy",
+        LEGAL + CHUNKED + b"Transfer-Encoding: identity\r\n\r\n" + PIECE,
+    ],
+)
+@pytest.mark.parametrize("is_split", [False, True])
+def test_a_request_that_can_be_read_in_two_ways(port: int, sent: bytes, is_split: bool) -> None:
+    with connected(port) as client:
+        for piece in (sent[: len(sent) // 2], sent[len(sent) // 2 :]) if is_split else (sent,):
+            client.sendall(piece)
+            time.sleep(0.05 * is_split)
+        answer = read_all(client)
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501"))
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("sent", [LEGAL + CHUNKED + b"\r\n" + PIECE, LEGAL + SIZED + b"\r\ntoken=\n"])
+def test_a_request_that_can_be_read_in_one_way(port: int, sent: bytes) -> None:
+    with connected(port) as client:
+        client.sendall(sent)
+        client.sendall(b"GET /static/tokens.css HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert read_all(client).count(b"HTTP/1.1 ") == 2
+
+
 def test_a_stream_outlasts_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the body, an application that streams waits for the end of the connection."""
     monkeypatch.setattr(deadlines, "BODY_SECONDS", 0.05)
