@@ -18,6 +18,7 @@ class Server:
     def __init__(self) -> None:
         self.statuses: list[int] = []
         self.requests: list[str] = []
+        self.media_type = "application/json"
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -31,6 +32,7 @@ class Server:
             def _answer(self) -> None:
                 outer.requests.append(self.command)
                 self.send_response(outer.statuses.pop(0) if outer.statuses else 200)
+                self.send_header("Content-Type", outer.media_type)
                 self.end_headers()
                 self.wfile.write(b"{}")
 
@@ -82,6 +84,15 @@ def test_an_error_of_the_request_is_final(server: Server) -> None:
     server.statuses = [422]
     with pytest.raises(ApiError):
         client.get("/jobs")
+    assert len(server.requests) == 2
+
+
+def test_a_fault_of_git_is_no_outage(server: Server) -> None:
+    client = Client(server.url)
+    client.get("/health")
+    server.statuses, server.media_type = [502], "application/problem+json"
+    with pytest.raises(ApiError):
+        client.get("/repositories/kernels/commits")
     assert len(server.requests) == 2
 
 

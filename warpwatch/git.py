@@ -449,12 +449,16 @@ def path(mirror: Path, base: str, head: str) -> list[str]:
     return line[::-1]
 
 
-def object_ids(mirror: Path, names: Sequence[str]) -> list[str | None]:
-    """Object ids of files or folders named `<full commit id>:<path>`, by one git call; None for a missing one."""
+def object_ids(mirror: Path, names: Sequence[str], kind: str | None = None) -> list[str | None]:
+    """Object ids of files or folders named `<full commit id>:<path>`, by one git call; None for a missing one.
+
+    kind: "blob" for files and links alone, "tree" for folders alone.
+    """
     if not names:
         return []
-    output = git("cat-file", "--batch-check=%(objectname)", cwd=mirror, text="\n".join(names) + "\n")
-    return [line if _SHA.fullmatch(line) else None for line in output.splitlines()]
+    output = git("cat-file", "--batch-check=%(objectname) %(objecttype)", cwd=mirror, text="\n".join(names) + "\n")
+    pairs = [line.partition(" ") for line in output.splitlines()]
+    return [item if _SHA.fullmatch(item) and kind in (None, found) else None for item, _, found in pairs]
 
 
 def read_file(mirror: Path, sha: str, path: str) -> str | None:

@@ -260,7 +260,8 @@ class Sources:
         if blob not in self._python_files:
             try:
                 tree = parse_python(git.git("cat-file", "blob", blob, cwd=self._mirror))
-            except (SyntaxError, ValueError):
+            except (SyntaxError, ValueError, git.GitError):
+                # A folder or a submodule may have the name of a Python file, too.
                 self._python_files[blob] = _PythonFile(frozenset("."), blob)
             else:
                 imports = frozenset(name for node in ast.walk(tree) for name in _modules(node))

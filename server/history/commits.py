@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 from warpwatch import git
@@ -27,6 +27,8 @@ class CommitHistory:
     operators: dict[str, list[str]]
     folder: str
     """Where the newest commit keeps its operators."""
+    misplaced: dict[str, str] = field(default_factory=dict)
+    """Commits without operators whose operator folder is a file or a link, and its name."""
 
 
 CommitsRead = tuple[CommitHistory, CommitHistory | None, list[FieldError]]
@@ -79,7 +81,7 @@ def read_mirror(
 def operator_folder(settings: Settings, url: str, sha: str | None) -> str:
     """Where a commit keeps its operators; the default where nobody fetched the repository yet."""
     mirror = git.mirror_path(url, settings.home)
-    (file,) = git.object_ids(mirror, [f"{sha}:{FILE_NAME}"]) if sha is not None and mirror.is_dir() else [None]
+    (file,) = git.object_ids(mirror, [f"{sha}:{FILE_NAME}"], "blob") if sha is not None and mirror.is_dir() else [None]
     return _folder(_project(mirror, file))
 
 
@@ -137,15 +139,17 @@ def with_operators(mirror: Path, commits: list[git.CommitInfo], sources: Sources
     if sources.definitions is not None:
         sources.prepare(shas)
         return CommitHistory(commits, {sha: sources.operators(sha) for sha in shas}, sources.folder(shas[-1]))
-    files = git.object_ids(mirror, [f"{sha}:{FILE_NAME}" for sha in shas])
+    files = git.object_ids(mirror, [f"{sha}:{FILE_NAME}" for sha in shas], "blob")
     projects = {file: _project(mirror, file) for file in set(files)}
     folders = {file: _folder(project) for file, project in projects.items()}
     names = [f"{sha}:{folders[file]}" for sha, file in zip(shas, files, strict=True)]
-    trees = git.object_ids(mirror, names)
+    trees = git.object_ids(mirror, names, "tree")
     operators = {tree: git.operators_in(mirror, tree) if tree else [] for tree in set(trees)}
     placed = zip(shas, files, trees, strict=True)
     by_sha = {sha: projects[file].with_programs(operators[tree]) for sha, file, tree in placed}
-    return CommitHistory(commits, by_sha, folders[files[-1]])
+    others = git.object_ids(mirror, names, "blob") if None in trees else []
+    misplaced = {sha: folders[file] for sha, file, other in zip(shas, files, others, strict=False) if other}
+    return CommitHistory(commits, by_sha, folders[files[-1]], misplaced)
 
 
 def _project(mirror: Path, file: str | None) -> Project:

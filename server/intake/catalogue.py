@@ -59,6 +59,8 @@ def select_operators(
     errors = unknown_names("operators", "operator", request.operators, present) if history.commits else []
     if history.commits and not present:
         message = f"no operators in {history.folder}/ at these commits"
+        for sha, folder in history.misplaced.items():
+            message = f"{folder} is a symbolic link or a file at {sha[:12]}, and must be a folder"
         errors = [
             FieldError(
                 field="commits",

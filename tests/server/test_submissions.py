@@ -339,3 +339,31 @@ def test_submissions_are_paged_and_filtered(client: TestClient, lab: Lab) -> Non
     assert client.get(f"{URL}.csv", params={"repository": "kernels"}).text.count("\n") == 6
     problem(client.get(URL, params={"repository": "nobody"}), 404)
     problem(client.get(URL, params={"limit": 201}), 422)
+
+
+@pytest.mark.parametrize("what", ["link", "file", "description", "module"])
+def test_an_odd_tree_is_a_matter_of_its_own_commit(client: TestClient, lab: Lab, tmp_path: Path, what: str) -> None:
+    """A link in place of the operator folder, a folder in place of a file."""
+    source = tmp_path / "odd"
+    shas = make_repository(source, commits=2)
+    if what in ("link", "file"):
+        (source / "kernels").rename(source / "elsewhere")
+        (source / "kernels").symlink_to("elsewhere") if what == "link" else (source / "kernels").write_text("x")
+    elif what == "description":
+        (source / "warpwatch.toml").unlink(missing_ok=True)
+        (source / "warpwatch.toml").mkdir()
+        (source / "warpwatch.toml" / "x").write_text("x")
+    else:
+        (source / "kernels" / "folder.py").mkdir()
+        (source / "kernels" / "folder.py" / "x").write_text("x")
+    run_git(source, "add", "--all")
+    run_git(source, "commit", "--quiet", "--message", "odd")
+    lab = Lab(lab.database, source, [*shas, run_git(source, "rev-parse", "HEAD").strip()], tmp_path)
+    assert ask(client, commits=f"{shas[0]}..main", skip_unchanged=True).status_code == 201
+    measured = {job["commit_sha"] for job in client.get("/api/v1/jobs").json()["items"]}
+    assert measured == {shas[1]} | (set() if what in ("link", "file") else {lab.shas[2]})
+    alone = ask(client, commits="main")
+    if what in ("link", "file"):
+        assert "kernels is a symbolic link or a file at" in errors(alone)["commits"]
+    else:
+        assert alone.status_code == 201

@@ -17,17 +17,20 @@ OUTAGE_SECONDS = 120.0
 RETRY_SECONDS = 0.2
 OUTAGES = (None, 502, 503, 504)
 """Statuses of a server that is away, or whose proxy or database says so."""
+_GIT_FAILED = 502
+"""What the server itself answers where git fails. The same of a proxy is no problem in JSON."""
 
 
 class ApiError(RuntimeError):
     """The server rejected a request or cannot be reached; the message is for people.
 
-    status is None when the server did not respond.
+    status is None when the server did not respond. is_final: asking again soon is in vain.
     """
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, *, is_final: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.is_final = is_final
 
 
 class Client:
@@ -86,7 +89,7 @@ class Client:
             try:
                 content = self._send_once(method, path, body, headers)
             except ApiError as error:
-                is_awaited = is_repeatable and self.has_answered and error.status in OUTAGES
+                is_awaited = is_repeatable and self.has_answered and error.status in OUTAGES and not error.is_final
                 if not is_awaited or time.monotonic() > deadline:
                     raise
                 self._wait()
@@ -114,7 +117,8 @@ class Client:
                 content: bytes = answer.read()
                 return content
         except urllib.error.HTTPError as error:
-            raise ApiError(_explain(error), error.code) from None
+            is_final = error.code == _GIT_FAILED and error.headers.get_content_type() == "application/problem+json"
+            raise ApiError(_explain(error), error.code, is_final=is_final) from None
         except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
             reason = getattr(error, "reason", error)
             raise ApiError(
