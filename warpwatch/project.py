@@ -22,6 +22,9 @@ _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
 MEASURED_KEYS = {"path", "packages", "sources", "operators", "build", "inputs"}
 PROTECTED = {*sys.stdlib_module_names, "warpwatch", "torch", "torchgen", "numpy", "triton", "sympy"}
 """Packages that the harness itself imports: no commit may bring its own."""
+REPOSITORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names of repositories, which stand in addresses and in names of files."""
+REPOSITORY_NAME_REMEDY = "use letters, digits, dots, dashes and underscores, a letter or digit first, 100 at most"
 EVERY, NAME = "*", "{operator}"
 """The key of `[measured.operators]` for operators that it does not name, and what stands for an operator's name."""
 _PACKAGE = re.compile(r"[A-Za-z_]\w*")

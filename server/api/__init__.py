@@ -61,7 +61,6 @@ for part in (
     alarms,
     reports,
     hooks,
-    repositories,
     keeping,
     access,
     accounts,
@@ -69,5 +68,7 @@ for part in (
     badges,
     verdicts,
     worker_keys,
+    # Names of old repositories may hold a slash, and would take what stands below others.
+    repositories,
 ):
     router.include_router(part)

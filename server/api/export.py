@@ -13,6 +13,7 @@ from warpwatch.db.reads.code import find_commit
 from warpwatch.db.reads.export import ExportFilter
 from warpwatch.server.api.code import RepositoryName
 from warpwatch.server.figures.exports import WRITERS, ExportError, read_pages
+from warpwatch.server.http.downloads import content_disposition
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Db, database_of, repository_or_404
 
@@ -90,5 +91,5 @@ def _stream(request: Request, asked: ExportRequest, name: str) -> StreamingRespo
         yield first
         yield from pieces
 
-    headers = {"Content-Disposition": f'attachment; filename="{asked.name}.{suffix}"'}
+    headers = content_disposition(f"{asked.name}.{suffix}")
     return StreamingResponse(stream(), media_type=media_type, headers=headers)

@@ -12,6 +12,7 @@ from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.reports import list_reported_series, read_report_facts
 from warpwatch.db.reads.work import read_submission
 from warpwatch.server.history.commits import operator_folder
+from warpwatch.server.http.downloads import content_disposition
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Config, Db
 from warpwatch.server.reports.build import build_report
@@ -110,4 +111,4 @@ def _file(reported: Reported, text: str, form: str, ending: str) -> Response:
 
 
 def _named(reported: Reported, ending: str) -> dict[str, str]:
-    return {"Content-Disposition": f'inline; filename="warpwatch-{reported.report.submission_id}.{ending}"'}
+    return content_disposition(f"warpwatch-{reported.report.submission_id}.{ending}", "inline")

@@ -21,6 +21,7 @@ from warpwatch.server.explanation.survey import IdleRow, SurveyRow, read_idle, r
 from warpwatch.server.explanation.timeline import read_timeline
 from warpwatch.server.explanation.trace_files import MOST_BYTES, load_trace, merge_traces
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.downloads import content_disposition
 from warpwatch.server.http.problems import Problem, documented, not_found
 from warpwatch.server.http.service import Before, Db, Limit, database_of, repository_or_404
 
@@ -145,7 +146,7 @@ def download_zip(request: Request, session: Db, submission_id: int) -> Streaming
     """Every trace of a submission, compressed, named by operator, variant, case and commit."""
     if not list_traces(session, TraceFilter(submission=submission_id), limit=1).items:
         raise not_found("trace of submission", submission_id, "submit with kind profile")
-    headers = {"Content-Disposition": f'attachment; filename="submission-{submission_id}-traces.zip"'}
+    headers = content_disposition(f"submission-{submission_id}-traces.zip")
     return StreamingResponse(_zipped(request, submission_id), media_type="application/zip", headers=headers)
 
 
@@ -172,7 +173,7 @@ def download_merged(session: Db, a: TraceId, b: TraceId) -> Response:
     origins = [0.0 if (timeline := read_timeline(file)) is None else timeline.origin / 1e3 for file in files]
     names = [f"{head.operator} {head.variant} {head.commit_sha[:8]}" for head in heads]
     merged = merge_traces(files[0], files[1], (names[0], names[1]), (origins[0], origins[1]))
-    headers = {"Content-Disposition": f'attachment; filename="traces-{a}-{b}.pt.trace.json.gz"'}
+    headers = content_disposition(f"traces-{a}-{b}.pt.trace.json.gz")
     return Response(gzip.compress(merged, 5), media_type="application/gzip", headers=headers)
 
 
@@ -199,7 +200,7 @@ def download_report(session: Db, trace_id: int) -> Response:
     name, data = _file_name(get_trace(session, trace_id)), read_report(session, trace_id)
     if data is None:
         raise not_found("report of trace", trace_id, "profile with hardware counters on a GPU that permits them")
-    headers = {"Content-Disposition": f'attachment; filename="{name}.ncu-rep"'}
+    headers = content_disposition(f"{name}.ncu-rep")
     return Response(data, media_type="application/octet-stream", headers=headers)
 
 
@@ -207,7 +208,7 @@ def download_report(session: Db, trace_id: int) -> Response:
 def download_json(request: Request, session: Db, trace_id: int) -> StreamingResponse:
     """The trace as plain JSON."""
     name = _file_name(get_trace(session, trace_id))
-    headers = {"Content-Disposition": f'attachment; filename="{name}.pt.trace.json"'}
+    headers = content_disposition(f"{name}.pt.trace.json")
     return StreamingResponse(_stream(request, trace_id, is_plain=True), media_type="application/json", headers=headers)
 
 
@@ -217,10 +218,8 @@ def download_json(request: Request, session: Db, trace_id: int) -> StreamingResp
 def download_gzip(request: Request, session: Db, trace_id: int) -> StreamingResponse:
     """The trace as compressed JSON, for Perfetto, chrome://tracing and TensorBoard."""
     trace = get_trace(session, trace_id)
-    headers = {
-        "Content-Disposition": f'attachment; filename="{_file_name(trace)}.pt.trace.json.gz"',
-        "Content-Length": str(trace.compressed_size),
-    }
+    headers = content_disposition(f"{_file_name(trace)}.pt.trace.json.gz")
+    headers["Content-Length"] = str(trace.compressed_size)
     return StreamingResponse(_stream(request, trace_id, is_plain=False), media_type="application/gzip", headers=headers)
 
 
@@ -233,8 +232,9 @@ def download_tensorboard(request: Request, session: Db, trace_id: int) -> Stream
     trace = get_trace(session, trace_id)
     name = _file_name(trace)
     moment = int(trace.recorded_at.timestamp() * 1e9) if trace.recorded_at is not None else trace_id
-    member = f"{name}/trace-{trace_id}/{trace.device_key}.{moment}.pt.trace.json.gz"
-    headers = {"Content-Disposition": f'attachment; filename="{name}-tensorboard.zip"'}
+    device = _plain(trace.device_key)
+    member = f"{name}/trace-{trace_id}/{device}.{moment}.pt.trace.json.gz"
+    headers = content_disposition(f"{name}-tensorboard.zip")
     return StreamingResponse(_zip_of_one(request, trace_id, member), media_type="application/zip", headers=headers)
 
 
@@ -301,5 +301,8 @@ def _zipped(request: Request, submission_id: int) -> Iterator[bytes]:
 
 
 def _file_name(trace: TraceDetail | TraceListRow) -> str:
-    name = f"{trace.operator}-{trace.variant}-{trace.case}-{trace.commit_sha[:9]}"
+    return _plain(f"{trace.operator}-{trace.variant}-{trace.case}-{trace.commit_sha[:9]}")
+
+
+def _plain(name: str) -> str:
     return "".join(character if character.isalnum() or character in "-_.=" else "_" for character in name)

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi.responses import Response
 
 from warpwatch.server.figures.exports import csv_cell
+from warpwatch.server.http.downloads import content_disposition
 
 CSV_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
@@ -28,5 +29,5 @@ def csv_response(kind: type[Any], rows: Iterable[Any], name: str) -> Response:
     writer = csv.writer(file)
     writer.writerow(columns)
     writer.writerows([csv_cell(getattr(row, column)) for column in columns] for row in rows)
-    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
+    headers = content_disposition(f"{name}.csv")
     return Response(file.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)

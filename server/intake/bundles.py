@@ -17,7 +17,12 @@ from warpwatch.db.errors import OutcomeError
 from warpwatch.db.outcomes import list_exported_runs, list_run_commits, read_outcome
 from warpwatch.db.reads.code import RepositoryRow, find_repository
 from warpwatch.db.registry import NewCommit
+<<<<<<< HEAD:server/intake/bundles.py
 from warpwatch.git import CommitInfo
+=======
+from warpwatch.project import REPOSITORY_NAME, REPOSITORY_NAME_REMEDY
+from warpwatch.worker import sandbox
+>>>>>>> 4df30f01 (server: Fix names of repositories that results files could choose freely):worker/import_bundle.py
 
 
 def import_bundle(
@@ -46,6 +51,11 @@ def import_bundle(
             known = find_repository(s, name)
         if known is not None:
             fetch(known.url)
+        elif not REPOSITORY_NAME.fullmatch(name):
+            raise BundleError(
+                f"{path.name} cannot be recorded: {name[:200]!r} is no name of a repository; choose another with "
+                f"--repository, and {REPOSITORY_NAME_REMEDY}"
+            )
         try:
             with database.session() as s:
                 # A file from elsewhere must not redirect a repository that is registered here to another address.

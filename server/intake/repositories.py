@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -15,13 +14,12 @@ from warpwatch.db.registry import ensure_repository, set_repository
 from warpwatch.definitions import DefinitionsSource, parse_source
 from warpwatch.destinations import DestinationError
 from warpwatch.git import REQUEST_SECONDS, GitError, update_mirror
+from warpwatch.project import REPOSITORY_NAME, REPOSITORY_NAME_REMEDY
 from warpwatch.server.history.branches import follow_branches, has_branch
 from warpwatch.server.history.definitions import read_newest
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.http.service import repository_or_404
 from warpwatch.settings import Settings
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class NewRepository(BaseModel):
@@ -42,9 +40,8 @@ class NewRepository(BaseModel):
 def register(database: Database, settings: Settings, body: NewRepository) -> bool:
     """Whether the repository is new; Problem names what is wrong. Repeating the same fields changes nothing."""
     errors = []
-    if not NAME.fullmatch(body.name):
-        remedy = "use letters, digits, dots, dashes and underscores"
-        errors.append(FieldError(field="name", message="is not a valid name", remedy=remedy))
+    if not REPOSITORY_NAME.fullmatch(body.name):
+        errors.append(FieldError(field="name", message="is not a valid name", remedy=REPOSITORY_NAME_REMEDY))
     errors += [_not_allowed(field) for field in ("url", "definitions") if not _is_allowed(getattr(body, field) or "")]
     if errors:
         raise Problem(422, "not registered: some fields are not valid", errors)

@@ -143,7 +143,8 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
     mirror = git.update_mirror(url, settings.home)
     version = newest_version(request.definitions, settings.home) if request.definitions is not None else None
     infos = [git.describe(mirror, sha) for sha in dict.fromkeys([*shas, *filter(None, [base_sha])])]
-    name = Path(url).name.removesuffix(".git") or "repository"
+    # It must be a name under which a server can record the results.
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(url).name.removesuffix(".git")).lstrip("._-")[:100] or "repository"
     # Whoever types this command chose the commits, whether a branch holds them or not.
     tools = Tools(Host(replace(settings, fork_isolation="none"), device))
     tally = Tally()
