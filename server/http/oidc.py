@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import secrets
 from collections.abc import Iterable
 from typing import Any
 
-import httpx
-from authlib.common.errors import AuthlibBaseError
-from authlib.oauth2.client import OAuth2Client
+from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
 from warpwatch.contract.words import AccountRole
 from warpwatch.db.accounts import Identity
-from warpwatch.destinations import is_trustworthy
+from warpwatch.destinations import Destinations, is_trustworthy
 from warpwatch.server.http.access import is_reserved
 from warpwatch.server.http.permissions import ROLE_SCOPES, SCOPES
-from warpwatch.server.http.providers import FETCH_SECONDS, ProviderError, Providers, WrongTokenError, fetch_json
+from warpwatch.server.http.providers import ProviderError, Providers, WrongTokenError, fetch_json
 from warpwatch.server.http.sessions import ProviderVisit
 from warpwatch.settings import ProviderSettings
 
@@ -28,10 +28,17 @@ def start_visit(providers: Providers, settings: ProviderSettings, server_url: st
     metadata = providers.metadata(settings.issuer, is_operators=True)
     visit = ProviderVisit(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48))
     endpoint = _endpoint(metadata, "authorization_endpoint")
-    with httpx.Client() as session:
-        address, _ = _client(session, settings, server_url).create_authorization_url(
-            endpoint, state=visit.state, nonce=visit.nonce, code_verifier=visit.verifier, scope=settings.scopes
-        )
+    address = prepare_grant_uri(
+        endpoint,
+        settings.client_id,
+        "code",
+        redirect_uri=server_url + CALLBACK,
+        scope=settings.scopes,
+        state=visit.state,
+        nonce=visit.nonce,
+        code_challenge=create_s256_code_challenge(visit.verifier),
+        code_challenge_method="S256",
+    )
     return str(address), visit
 
 
@@ -41,7 +48,8 @@ def finish_visit(
     """Whom the provider signed in. WrongTokenError for what it did not sign for this visit, ProviderError while it is
     away."""
     metadata = providers.metadata(settings.issuer, is_operators=True)
-    answer = _exchange(metadata, settings, server_url, visit, code)
+    destinations = providers.reachable(settings.issuer, is_operators=True)
+    answer = _exchange(metadata, settings, server_url, visit, code, destinations)
     id_token, access_token = answer.get("id_token"), answer.get("access_token")
     if not isinstance(id_token, str) or not isinstance(access_token, str):
         raise WrongTokenError("the provider sent no ID token")
@@ -49,7 +57,7 @@ def finish_visit(
         settings.issuer, id_token, settings.client_id, nonce=visit.nonce, access_token=access_token, is_operators=True
     )
     if "userinfo_endpoint" in metadata:
-        further = fetch_json(_endpoint(metadata, "userinfo_endpoint"), None, bearer=access_token)
+        further = fetch_json(_endpoint(metadata, "userinfo_endpoint"), destinations, f"Bearer {access_token}")
         if further.get("sub") != claims["sub"]:
             raise WrongTokenError("userinfo is about somebody else than the ID token")
         # What is signed counts.
@@ -83,41 +91,29 @@ def _identity(settings: ProviderSettings, claims: dict[str, Any]) -> Identity:
     return Identity(settings.issuer, subject, name, str(email)[:_MAX_NAME] if is_verified else None, role)
 
 
-def _client(session: httpx.Client, settings: ProviderSettings, server_url: str) -> OAuth2Client:
-    return OAuth2Client(
-        session,
-        settings.client_id,
-        settings.client_secret,
-        redirect_uri=server_url + CALLBACK,
-        code_challenge_method="S256",
-    )
-
-
 def _exchange(
-    metadata: dict[str, Any], settings: ProviderSettings, server_url: str, visit: ProviderVisit, code: str
+    metadata: dict[str, Any],
+    settings: ProviderSettings,
+    server_url: str,
+    visit: ProviderVisit,
+    code: str,
+    destinations: Destinations,
 ) -> dict[str, Any]:
     """What the provider gives for the code."""
     secret = settings.client_secret
     methods = metadata.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
     in_body = secret is None or "client_secret_basic" not in methods
     shown = {"client_id": settings.client_id} | ({"client_secret": secret} if secret else {}) if in_body else {}
-    try:
-        with httpx.Client(timeout=FETCH_SECONDS) as session:
-            answer: dict[str, Any] = _client(session, settings, server_url).fetch_token(
-                _endpoint(metadata, "token_endpoint"),
-                # httpx knows nothing of authlib's ways to sign a request.
-                auth=httpx.Auth() if in_body else httpx.BasicAuth(settings.client_id, secret or ""),
-                grant_type="authorization_code",
-                code=code,
-                code_verifier=visit.verifier,
-                redirect_uri=server_url + CALLBACK,
-                **shown,
-            )
-    except httpx.HTTPError as error:
-        raise ProviderError(f"{settings.issuer} does not answer: {type(error).__name__}") from error
-    except (AuthlibBaseError, ValueError) as error:
-        raise WrongTokenError(f"the provider refused the code: {error}") from error
-    return answer
+    basic = base64.b64encode(f"{settings.client_id}:{secret}".encode()).decode()
+    form = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "code_verifier": visit.verifier,
+        "redirect_uri": server_url + CALLBACK,
+        **shown,
+    }
+    endpoint = _endpoint(metadata, "token_endpoint")
+    return fetch_json(endpoint, destinations, None if in_body else f"Basic {basic}", form)
 
 
 def _endpoint(metadata: dict[str, Any], name: str) -> str:

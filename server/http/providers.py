@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
@@ -25,6 +26,10 @@ RETRY_SECONDS = 30.0
 LEEWAY_SECONDS = 60
 """By how much clocks may differ."""
 FETCH_SECONDS = 10.0
+WAIT_SECONDS = 2.0
+"""How long a request waits while another one asks the provider: a slow provider must not take all threads."""
+MOST_KEYS = 100
+"""Keys that a provider may publish."""
 _MAX_BYTES = 1_000_000
 _WELL_KNOWN = "/.well-known/openid-configuration"
 
@@ -61,6 +66,13 @@ class Providers:
         """What a provider says about itself. is_operators: the operator of the service named it in a setting, so that
         it may be anywhere."""
         return self._read(issuer, is_operators, KEPT_SECONDS).metadata
+
+    def reachable(self, issuer: str, *, is_operators: bool) -> Destinations:
+        """Where the addresses that a provider publishes may lead: the operator named its host, and no other."""
+        if not is_operators:
+            return self._destinations
+        host = (urlsplit(issuer).hostname or "").lower()
+        return replace(self._destinations, hosts=self._destinations.hosts | {host})
 
     def verify(
         self,
@@ -99,24 +111,30 @@ class Providers:
         with self._lock:
             lock = self._locks.setdefault(issuer, threading.Lock())
         # Of many requests that need the same keys, one fetches them.
-        with lock:
-            published = self._published.get(issuer)
-            kept = RETRY_SECONDS if published is not None and published.trouble else seconds
-            if published is None or published.fetched_at + kept < time.monotonic():
-                published = self._fetch(issuer, is_operators, published)
-                self._published[issuer] = published
-        if not published.metadata:
-            raise ProviderError(published.trouble or "")
+        if lock.acquire(timeout=WAIT_SECONDS):
+            try:
+                published = self._published.get(issuer)
+                kept = RETRY_SECONDS if published is not None and published.trouble else seconds
+                if published is None or published.fetched_at + kept < time.monotonic():
+                    self._published[issuer] = self._fetch(issuer, is_operators, published)
+            finally:
+                lock.release()
+        published = self._published.get(issuer)
+        if published is None or not published.metadata:
+            raise ProviderError((published.trouble if published else None) or f"{issuer} has not answered yet")
         return published
 
     def _fetch(self, issuer: str, is_operators: bool, before: _Published | None) -> _Published:
-        destinations = None if is_operators else self._destinations
+        destinations = self.reachable(issuer, is_operators=is_operators)
         now = time.monotonic()
         try:
             metadata = fetch_json(issuer.rstrip("/") + _WELL_KNOWN, destinations)
             if str(metadata.get("issuer", "")).rstrip("/") != issuer.rstrip("/"):
                 raise ProviderError(f"{issuer} says that it is {str(metadata.get('issuer'))[:200]!r}")
-            keys = KeySet.import_key_set(fetch_json(str(metadata.get("jwks_uri", "")), destinations))  # type: ignore[arg-type]
+            listed = fetch_json(str(metadata.get("jwks_uri", "")), destinations)
+            if len(listed["keys"]) > MOST_KEYS:
+                raise ProviderError(f"{issuer} publishes more than {MOST_KEYS} keys")
+            keys = KeySet.import_key_set(listed)  # type: ignore[arg-type]
         except ProviderError as error:
             trouble = str(error)
         except (JoseError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -127,13 +145,26 @@ class Providers:
         return _Published(before.metadata if before else {}, before.keys if before else KeySet([]), now, trouble)
 
 
-def fetch_json(url: str, destinations: Destinations | None, bearer: str | None = None) -> dict[str, Any]:
-    """The JSON object at `url`; ProviderError where there is none, or where the service may not connect to."""
+def fetch_json(
+    url: str, destinations: Destinations, authorization: str | None = None, form: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """The JSON object at `url`; ProviderError where there is none, or where the service may not connect to.
+
+    form: sent as a POST; WrongTokenError where it is refused.
+    """
     if not is_trustworthy(url):
         raise ProviderError(f"{url[:200]!r} is not reached by https")
-    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {bearer}"} if bearer else {})
+    headers = {"Accept": "application/json"} | ({"Authorization": authorization} if authorization else {})
+    method, content = "GET", None
+    if form is not None:
+        method, content = "POST", urlencode(form).encode()
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
     try:
-        answer = request("GET", url, headers, destinations, seconds=FETCH_SECONDS, max_bytes=_MAX_BYTES)
+        answer = request(
+            method, url, headers, destinations, seconds=FETCH_SECONDS, content=content, max_bytes=_MAX_BYTES
+        )
+        if form is not None and 400 <= answer.status < 500:
+            raise WrongTokenError(f"{url} answered {answer.status}: {answer.content[:200]!r}")
         if answer.status != 200:
             raise ProviderError(f"{url} was answered with {answer.status}")
         value = json.loads(answer.content)
