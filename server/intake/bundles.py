@@ -17,12 +17,8 @@ from warpwatch.db.errors import OutcomeError
 from warpwatch.db.outcomes import list_exported_runs, list_run_commits, read_outcome
 from warpwatch.db.reads.code import RepositoryRow, find_repository
 from warpwatch.db.registry import NewCommit
-<<<<<<< HEAD:server/intake/bundles.py
 from warpwatch.git import CommitInfo
-=======
 from warpwatch.project import REPOSITORY_NAME, REPOSITORY_NAME_REMEDY
-from warpwatch.worker import sandbox
->>>>>>> 4df30f01 (server: Fix names of repositories that results files could choose freely):worker/import_bundle.py
 
 
 def import_bundle(

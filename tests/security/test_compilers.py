@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,17 @@ from tests.worker.test_building import store as store
 from warpwatch import native
 from warpwatch.contract.words import Status
 from warpwatch.project import ProjectError, parse_project
-from warpwatch.worker import levels, sandbox
+from warpwatch.settings import Settings
+from warpwatch.worker import sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
+from warpwatch.worker.host import Host
 
 FOLDERS = ("worktrees", "mirrors", "libraries", "jit", "bytecode", "builds", "peaks", "logs")
 """Folders of the worker, of which a child sees its own alone."""
 
 
 def is_shut_in(home: Path) -> bool:
-    return levels.strongest_isolation(home) in ("full", "user")
+    return Host(Settings(home=home), "cpu").confinement().has_namespaces
 
 
 # Files
@@ -62,7 +63,7 @@ def test_an_assembler_fills_its_own_folder_alone(root: Path, store: LibraryStore
     if not is_shut_in(store.folder.parent):
         pytest.skip("this host allows no mount namespace")
     (root / "csrc" / "plain" / "plain.cpp").write_text('asm(".data\\n.space 1<<28");')
-    confinement = replace(levels.confinement(store.folder.parent, None), scratch_bytes=2**25)
+    confinement = Host(Settings(home=store.folder.parent, scratch_bytes=2**25), "cpu").confinement()
     reply = build(BuildRequest(root, "csrc", "plain", "cpu"), store, confinement, 60, Diary()).reply
     assert reply.status is Status.BUILD_FAILED
     assert "No space left on device" in reply.log

@@ -14,9 +14,11 @@ from tests.worker.conftest import bare_templates as bare_templates
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.words import Fault, Status
+from warpwatch.settings import Settings
 from warpwatch.worker import child as children
-from warpwatch.worker import levels, sandbox
+from warpwatch.worker import sandbox
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec, _parse
+from warpwatch.worker.host import Host
 from warpwatch.worker.line_reader import printable
 from warpwatch.worker.reporter import CannotRunError, Stopped
 from warpwatch.worker.turns import DeviceTurns, LaneTurns
@@ -28,7 +30,8 @@ LONG = 60.0
 
 def start(root: Path, turns: LaneTurns | None = None, program: Path = PROGRAM) -> Child:
     spec = ChildSpec(root, "cpu", root / "cache", 1, bootstrap=program, may_be_forked=False)
-    child = Child(spec, levels.confinement(root, 2**30), Diary(), turns)
+    confinement = Host(Settings(home=root, memory_bytes=2**30), "cpu").confinement()
+    child = Child(spec, confinement, Diary(), turns)
     child.wait_ready()
     return child
 
