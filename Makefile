@@ -22,7 +22,7 @@ TESTERS ?= 2
 # Many images switch byte code off, and then every process compiles all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help up ci test shared browsers later timed loop e2e package coverage lint types migrations build check references shots lock format hooks browser clean containers
+.PHONY: help up ci test shared browsers later timed loop e2e nightly package coverage lint types migrations build check references shots lock format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -55,13 +55,20 @@ loop: $(VENV)/.develop
 
 # With make build at a low priority, compilers take the cores that tests leave idle. Nothing runs there what is built for
 # a GPU, so its compilers check it and hardly optimize, which takes a quarter of the time for the longest device code.
+# Two architectures compile every line of it: the code for Hopper, and what all others share.
 # Where the browser has to be installed, the others do not wait for it.
 ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possible at the same time.
-	@$(MAKE) --no-print-directory --jobs 4 check shared later ALSO=tests/package DEVICE_CODE=--Ofast-compile=max HOST_CODE=-O0
+	@$(MAKE) --no-print-directory --jobs 4 check shared later ALSO=tests/package ARCHS="--arch 80 --arch 90" DEVICE_CODE=--Ofast-compile=max HOST_CODE=-O0
 	@$(MAKE) --no-print-directory --jobs 2 timed loop
 
 e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; takes 45 minutes.
 	$(BIN)/pytest tests/e2e $(ARGS)
+
+nightly: $(VENV)/.develop browser  ## What CI has no time for: all CUDA code as it ships, honest runs, a fleet with faults, e2e.
+	@$(MAKE) --no-print-directory build
+	$(BIN)/warpwatch prove all --device cpu --honest 200 --load $$(nproc)
+	$(BIN)/python bench/fleet.py --workers 200 --jobs 5000 --faults
+	@$(MAKE) --no-print-directory e2e
 
 package: $(VENV)/.develop  ## Build the wheel, install it in empty environments and use it there; takes two minutes.
 	$(BIN)/pytest tests/package $(ARGS)
@@ -86,7 +93,7 @@ migrations: $(VENV)/.develop  ## An upgraded empty database equals the models.
 build: $(VENV)/.develop  ## Compile all native code, CUDA included; no GPU is needed.
 	nice $(BIN)/warpwatch build --no-fingerprints --target cpu
 	CXXFLAGS="$(HOST_CODE) $$CXXFLAGS" NVCCFLAGS="$(DEVICE_CODE) $$NVCCFLAGS" \
-	  nice $(BIN)/warpwatch build --no-fingerprints --target cuda
+	  nice $(BIN)/warpwatch build --no-fingerprints --target cuda $(ARCHS)
 
 format: $(VENV)/.develop  ## Rewrite files in the house style.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -149,12 +149,12 @@ def test_right_variants_run_as_often_as_asked_for_beside_busy_processes(tools: T
     values = os.environ | {"WARPWATCH_HOME": str(tools.host.home), "COLUMNS": "250"}
     command = [sys.executable, "-m", "warpwatch", "prove", "cheaters", "--device", "cpu", "--seeds", "0"]
     # No variant of `captured` runs on a CPU, so the others run for it.
-    command += ["--operators", "captured,coarse,meddling", "--load", "3"]
-    done = subprocess.run([*command, "--honest", "8"], env=values, capture_output=True, text=True)
+    command += ["--operators", "captured,coarse,meddling", "--load", "1"]
+    done = subprocess.run([*command, "--honest", "3"], env=values, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     runs = re.search(r"correct variants: (\d+) runs .* 0 false alarms", done.stdout)
     assert runs is not None
-    assert 8 <= int(runs[1]) <= 12
+    assert 3 <= int(runs[1]) <= 6
     both = subprocess.run([*command, "--submit"], env=values, capture_output=True, text=True)
     assert (both.returncode, "--submit" in both.stdout) == (2, True)
 
