@@ -132,7 +132,15 @@ def shared_database(migrated_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def database_url(shared_database: Database) -> str:
-    """The URL of a migrated database without a row, whose ids start at 1. Do not change its tables' shape."""
+    """The URL of a migrated database without a row, whose ids start at 1. Do not change its tables' shape.
+
+    A file whose tests read what one fixture wrote has a `database_url` of scope "module", which calls `emptied`.
+    """
+    return emptied(shared_database)
+
+
+def emptied(shared_database: Database) -> str:
+    """The URL of the database, whose rows are gone."""
     # A connection in use belongs to a thread that outlived its test, and ends with those of other pools.
     is_idle = shared_database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
     if not is_idle:

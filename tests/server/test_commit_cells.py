@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from tests.builders import CASES, Lab
+from tests.conftest import emptied
 from tests.server.test_code import problem
 from warpwatch.contract.words import Status
+from warpwatch.db.database import Database
 from warpwatch.db.models import RegressionRecord, RegressionSeriesRecord
 
 VARIANTS = [f"v{number}" for number in range(1, 81)]
@@ -19,9 +22,21 @@ CHANGED = ("v60", CASES[1])
 PAGE_BYTES = 150_000
 
 
-@pytest.fixture
-def many(lab: Lab) -> Lab:
+@pytest.fixture(scope="module")
+def database_url(shared_database: Database) -> str:
+    """Of the database that every test here reads."""
+    return emptied(shared_database)
+
+
+@pytest.fixture(scope="module")
+def many(
+    shared_database: Database,
+    database_url: str,
+    source: tuple[Path, list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Lab:
     """Two operators with 240 cells each at one commit: one of `square` is wrong, one has a confirmed change."""
+    lab = Lab(shared_database, *source, folder=tmp_path_factory.mktemp("many"))
     cells = {(variant, case): 1000.0 for variant in VARIANTS for case in CASES}
     lab.operators = ("square", "cube")
     for operator in lab.operators:

@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 from bench.example_rows import COMMITS, build
 from tests.builders import Lab
+from tests.conftest import emptied
 from warpwatch import git
 from warpwatch.bundle import BundleReader
 from warpwatch.db.database import Database
@@ -42,12 +43,23 @@ def test_the_results_are_of_the_repository_that_the_script_makes(shas: list[str]
     assert git.first_parents(mirror, git.resolve(mirror, "main"))[::-1] == shas
 
 
-@pytest.fixture
-def example(settings: Settings, database: Database) -> None:
+@pytest.fixture(scope="module")
+def database_url(shared_database: Database) -> str:
+    """Of the database that every test here reads."""
+    return emptied(shared_database)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Settings:
+    return Settings(home=tmp_path_factory.mktemp("example") / "home", database_url=database_url)
+
+
+@pytest.fixture(scope="module")
+def example(settings: Settings, shared_database: Database) -> None:
     """The example is imported and judged."""
     git.update_mirror(str(HISTORY), settings.home)
-    import_bundle(database, RESULTS, "example-rows", "example", str(HISTORY))
-    Judge(settings, database).sweep()
+    import_bundle(shared_database, RESULTS, "example-rows", "example", str(HISTORY))
+    Judge(settings, shared_database).sweep()
 
 
 @pytest.mark.usefixtures("example")
@@ -137,6 +149,17 @@ def test_every_page_says_the_same_of_the_slow_down(client: TestClient, shas: lis
         assert sha[:8] in page or address.startswith("/operators"), address
 
 
+@pytest.mark.usefixtures("example")
+def test_the_queue_names_the_repository_of_other_jobs(client: TestClient, lab: Lab) -> None:
+    own = lab.submit("check", 0)
+    page = client.get("/jobs", params={"repository": "kernels"}).text
+    assert page.count("of example-rows</span>") == len(client.get("/api/v1/jobs").json()["items"]) - 1
+    links = {link.replace("&amp;", "&") for link in re.findall(r'class="sha" href="([^"]*)"', page)}
+    assert any("repository=example-rows" in link for link in links)
+    assert {client.get(link).status_code for link in links} == {200}
+    assert client.get(f"/api/v1/jobs/{own}").json()["job"]["repository"] == "kernels"
+
+
 def test_the_foreign_history_names_the_commits_that_its_comparisons_confirmed(
     settings: Settings, database: Database, client: TestClient
 ) -> None:
@@ -154,14 +177,3 @@ def test_the_foreign_history_names_the_commits_that_its_comparisons_confirmed(
             detail = client.get(f"/api/v1/regressions/{row['id']}").json()
             assert detail["base_trace_id"]
             assert detail["head_trace_id"]
-
-
-@pytest.mark.usefixtures("example")
-def test_the_queue_names_the_repository_of_other_jobs(client: TestClient, lab: Lab) -> None:
-    own = lab.submit("check", 0)
-    page = client.get("/jobs", params={"repository": "kernels"}).text
-    assert page.count("of example-rows</span>") == len(client.get("/api/v1/jobs").json()["items"]) - 1
-    links = {link.replace("&amp;", "&") for link in re.findall(r'class="sha" href="([^"]*)"', page)}
-    assert any("repository=example-rows" in link for link in links)
-    assert {client.get(link).status_code for link in links} == {200}
-    assert client.get(f"/api/v1/jobs/{own}").json()["job"]["repository"] == "kernels"
