@@ -21,7 +21,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from warpwatch import _fingerprint, _ptxas, _toolchain
@@ -128,6 +128,7 @@ class _Configuration:
     device: str
     sanitize: bool
     fingerprints: bool
+    archs: Sequence[int] = _toolchain.CUDA_ARCHS
     prebuilt: Path | None = None
     failed: dict[str, Built] = field(default_factory=dict)
     loaded: dict[str, str] = field(default_factory=dict)
@@ -210,17 +211,24 @@ _state: _Configuration | None = None
 
 
 def configure(
-    source_root: Path, cache: Path, device: str, sanitize: bool = False, *, fingerprints: bool = True
+    source_root: Path,
+    cache: Path,
+    device: str,
+    sanitize: bool = False,
+    *,
+    fingerprints: bool = True,
+    archs: Sequence[int] = _toolchain.CUDA_ARCHS,
 ) -> None:
     """Sets the source folder, the library cache and the device of all builds of this process.
 
     source_root: the folder with one sub-folder per operator, and `common` for shared sources. device: "cpu", "cuda" or
     "cuda:0". sanitize: compile C++ for AddressSanitizer, whose runtime must be the first library of this process.
-    fingerprints: compile C++ once more, for a fingerprint of its machine code; without, that is unknown.
+    fingerprints: compile C++ once more, for a fingerprint of its machine code; without, that is unknown. archs: the
+    CUDA architectures that libraries are built for.
     """
     global _state
     cache.mkdir(parents=True, exist_ok=True)
-    _state = _Configuration(source_root.resolve(), cache.resolve(), device, sanitize, fingerprints)
+    _state = _Configuration(source_root.resolve(), cache.resolve(), device, sanitize, fingerprints, archs)
 
 
 @contextmanager
@@ -330,6 +338,8 @@ def _build_inputs(state: _Configuration, operator: str) -> _BuildInputs | None:
     nvcc = _toolchain.cuda_compiler(state.cache) if wants_cuda else None
     if wants_cuda and nvcc is None:
         return None
+    if nvcc:
+        nvcc = replace(nvcc, archs=tuple(arch for arch in nvcc.archs if arch in state.archs))
     suffixes = HOST_SUFFIXES | CUDA_SUFFIXES if nvcc else HOST_SUFFIXES
     paths = [path for folder in ("common", operator) for path in sorted((state.source_root / folder).rglob("*"))]
     files = {

@@ -233,6 +233,17 @@ def test_cuda_code_compiles_for_every_architecture_without_a_gpu(sources: Path, 
 
 
 @needs_nvcc
+def test_cuda_code_may_be_built_for_some_architectures(sources: Path, tmp_path: Path) -> None:
+    write(sources / "good" / "good.cu", KERNEL)
+    native.configure(sources, tmp_path / "cache", "cuda", archs=[90])
+    built = native.build("good")
+    assert answer_of(built) == 42
+    assert [r.arch for r in built.resources if r.arch.startswith("sm_")] == ["sm_90"]
+    native.configure(sources, tmp_path / "cache", "cuda", archs=[80, 90])
+    assert native.find_key("good").key != built.key
+
+
+@needs_nvcc
 def test_a_cuda_error_leaves_the_cpu_alone(sources: Path, tmp_path: Path) -> None:
     write(sources / "good" / "good.cu", "__global__ void kernel() { undeclared_name; }\n")
     assert answer_of(native.build("good")) == 42
@@ -301,3 +312,6 @@ def test_the_build_command_fails_when_a_build_fails(
     unknown = CliRunner().invoke(app, ["build", "nothing"])
     assert unknown.exit_code == 2
     assert "good, other" in unknown.output
+    unknown = CliRunner().invoke(app, ["build", "good", "--arch", "75"])
+    assert unknown.exit_code == 2
+    assert "choose from 80, 90, 100" in unknown.output

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from warpwatch._toolchain import CUDA_ARCHS
 from warpwatch.cli import app
 
 if TYPE_CHECKING:
@@ -29,20 +30,24 @@ def build(
     operators: list[str] = typer.Argument(None, metavar="[OPERATOR]...", help="Operators to build. Default: all."),
     target: Target | None = typer.Option(None, help="Build for this alone. Default: both."),
     fingerprints: bool = typer.Option(True, help="Compile C++ once more for the fingerprints of its machine code."),
+    archs: list[int] = typer.Option(CUDA_ARCHS, "--arch", help="Build for this CUDA architecture, or several of them."),
 ) -> None:
-    """Compile the native libraries of this checkout for the CPU and for every CUDA architecture.
+    """Compile the native libraries of this checkout for the CPU and for every CUDA architecture, or those named.
 
     Needs nvcc, but no GPU.
 
-    Exits 1 if a library does not compile, 2 if an operator is unknown.
+    Exits 1 if a library does not compile, 2 if an operator or an architecture is unknown.
     """
     from rich.console import Console
 
     from warpwatch.project import ProjectError
     from warpwatch.settings import SettingError
 
+    if unknown := set(archs) - set(CUDA_ARCHS):
+        known = ", ".join(map(str, CUDA_ARCHS))
+        raise typer.BadParameter(f"no CUDA architecture {min(unknown)}; choose from {known}", param_hint="--arch")
     try:
-        builds = _build_all(operators or [], [target] if target else list(Target), fingerprints)
+        builds = _build_all(operators or [], [target] if target else list(Target), fingerprints, archs)
     except (ProjectError, SettingError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
@@ -59,7 +64,9 @@ def build(
         raise typer.Exit(1)
 
 
-def _build_all(names: list[str], targets: list[Target], fingerprints: bool) -> list[tuple[str, Target, Built]]:
+def _build_all(
+    names: list[str], targets: list[Target], fingerprints: bool, archs: list[int]
+) -> list[tuple[str, Target, Built]]:
     """Builds as (operator, target, result)."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -71,7 +78,7 @@ def _build_all(names: list[str], targets: list[Target], fingerprints: bool) -> l
     cache = load_settings().home / "builds"
     builds = []
     for target in targets:
-        native.configure(root / project.native, cache, target, fingerprints=fingerprints)
+        native.configure(root / project.native, cache, target, fingerprints=fingerprints, archs=archs)
         available = native.operators()
         unknown = sorted(set(names) - set(available))
         if unknown:
