@@ -117,9 +117,9 @@ def test_no_command_starts_a_program(trap: Trap, source: Path) -> None:
     base, head = git.last_commits(mirror, "main", 2)
     project: Project = parse_project("")
     with lay_out(mirror, head, trap.folder / "tree", project, None) as trees:
-        assert (trees.root / "kernels" / "square.py").read_text() == "NUMBER = 1\n"
+        assert (trees.root.place / "kernels" / "square.py").read_text() == "NUMBER = 1\n"
         assert trees.differences() == []
-        (trees.root / "kernels" / "square.py").write_text("NUMBER = 7\n")
+        (trees.root.place / "kernels" / "square.py").write_text("NUMBER = 7\n")
         assert trees.differences() == ["kernels/square.py"]
     with git.empty_worktree(trap.folder / "whole"):
         git.check_out(mirror, trap.folder / "whole", head)

@@ -9,6 +9,7 @@ import os
 import stat
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.worker.conftest import bare_templates as bare_templates
 from tests.worker.conftest import repository as repository
 from tests.worker.conftest import user_cache as user_cache
 from warpwatch.worker import headers, images
+from warpwatch.worker.reporter import CannotRunError
 from warpwatch.worker.tools import Tools
 
 pytestmark = pytest.mark.usefixtures("bare_templates", "user_cache")
@@ -66,7 +68,7 @@ def test_nothing_is_left_where_a_later_child_or_tool_looks(tools: Tools, reposit
     assert ask(checkout) == "[]"
     checkout.drop_child()
     assert ask(checkout) == "[]", "a precompiled header of tomorrow would be newer than every source"
-    assert sorted(path.name for path in checkout.root.iterdir()) == ["attack.py", "csrc"]
+    assert sorted(path.name for path in checkout.root.place.iterdir()) == ["attack.py", "csrc"]
 
 
 def test_what_a_commit_brings_is_not_imported_before_the_harness(tools: Tools, repository: Repository) -> None:
@@ -85,7 +87,7 @@ def test_what_a_commit_brings_is_not_imported_before_the_harness(tools: Tools, r
 # Images
 
 
-FILES = {
+FILES: dict[str, dict[str, Any]] = {
     "/etc/absolute": {},
     "../../escaped": {},
     "usr/../../../escaped": {},
@@ -123,7 +125,7 @@ def test_files_of_an_image_lie_below_its_root_without_rights(tmp_path: Path) -> 
     podman.chmod(0o755)
     root = tmp_path / "images" / "partial" / "root"
     # It is refused as a whole, or laid out as far as it is harmless.
-    with contextlib.suppress(images.CannotRunError):
+    with contextlib.suppress(CannotRunError):
         images._export(str(podman), "container", root, "image")
     assert sorted(path.name for path in outside.iterdir()) == ["secret"]
     assert (outside / "secret").read_text() == "secret"

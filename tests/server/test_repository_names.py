@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
-from warpwatch.worker.import_bundle import import_bundle
 
 from tests.builders import Lab
 from tests.server.test_code import problem
@@ -17,6 +16,7 @@ from warpwatch.bundle import BundleError
 from warpwatch.db import registry
 from warpwatch.db.database import Database
 from warpwatch.server.http.downloads import content_disposition
+from warpwatch.server.intake.bundles import import_bundle
 
 API = "/api/v1"
 ODD = (
