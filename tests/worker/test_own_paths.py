@@ -30,8 +30,9 @@ BEFORE_CHILDREN = {
     "images.py",
     "template.py",
     "templates.py",
+    "attacks.py",
 }
-"""Modules that set up what children see, before any code of a commit runs there; tests/security attacks them."""
+"""Modules that set up or attack what children see, before any code of a commit runs; tests/security attacks them."""
 OWN = {
     "building.py": {
         "find, remove, add": "libraries in the store, which no child sees",
@@ -45,13 +46,14 @@ OWN = {
     "device_lock.py": {"_machine, lock_device": "the lock and the name of the machine"},
     "devices.py": {"foreign_nodes, _cpu_model": "/dev and /proc"},
     "exam.py": {"candidates": "a folder that a person names"},
-    "export_bundle.py": {"export_bundle": "results of this worker"},
     "headers.py": {"find, make, _make, place_of, lay_out": "headers that were copied out of a jail"},
     "host.py": {"start_template, lone_child": "empty folders"},
-    "http_coordinator.py": {"_results_file, _send": "results of this worker"},
-    "import_bundle.py": {"import_bundle, _jobs": "results of this worker"},
+    "http_coordinator.py": {"_results_file, _send, _inline": "results of this worker"},
     "jailed.py": {"keep": "a new folder of the worker"},
-    "loop.py": {"_run": "the folder of traces, which children cannot see"},
+    "loop.py": {
+        "_run": "the folder of traces, which children cannot see",
+        "__init__": "the folder of undelivered results",
+    },
     "outages.py": {"_disk_is_full": "the file systems of home and temporary folder"},
     "package_build.py": {
         "renew, trim_builds": "the folder of a build itself",
@@ -60,6 +62,8 @@ OWN = {
     "peaks.py": {"read_peaks, store_peaks": "ceilings of this machine"},
     "proving.py": {"read_expectations, _as_repository": "repositories that ship with Warpwatch"},
     "sanitizers.py": {"_compute_sanitizer": "toolkits of this machine"},
+    "self_attack.py": {"_targets": "files that this process plants for the attacks"},
+    "undelivered.py": {"list, keep, drop, _read": "results of this worker, which children cannot see"},
     "toolchains.py": {"_read": "worker.toml"},
     "ahead.py": {"_descendants": "/proc"},
     "worktrees.py": {"clear_worktrees": "names of worktrees"},
