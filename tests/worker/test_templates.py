@@ -432,7 +432,7 @@ bootstrap.load_modules(bootstrap.GRADIENTS)
 bootstrap.load_modules(bootstrap.COMPILERS)
 print(torch.cuda.is_initialized())
 """
-    folder = Path(templates.__file__).parent / "harness"
+    folder = Path(templates.__file__).parent / "harness" / "child"
     done = subprocess.run([sys.executable, "-P", "-c", program, folder], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
 
