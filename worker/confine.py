@@ -77,7 +77,7 @@ OUT_OF_MEMORY_SCORE = "1000"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class SystemCallError(OSError):
+class CallError(OSError):
     """A system call failed. call: its name; details: on what."""
 
     def __init__(self, code: int, call: str, details: str) -> None:
@@ -89,7 +89,7 @@ class SystemCallError(OSError):
 def main() -> None:
     try:
         confine(read_plan(int(sys.argv[1])))
-    except SystemCallError as error:
+    except CallError as error:
         os.write(2, f"confine: {error.call} {error.errno} {error.details}\n".encode(errors="replace"))
         os._exit(REFUSED)
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606
@@ -136,7 +136,7 @@ def _enter_namespaces(plan: dict[str, Any]) -> int:
         try:
             _write(f"/proc/self/{name}", text)
         except OSError as error:
-            raise SystemCallError(error.errno or 0, "map", name) from None
+            raise CallError(error.errno or 0, "map", name) from None
     _mount("none", "/", "", MS_REC | MS_PRIVATE)
     _enter_root(plan)
     return os.open(plan["scratch"], os.O_RDONLY | os.O_DIRECTORY)
@@ -361,7 +361,7 @@ def _write(path: str, text: str) -> None:
 
 def _call(result: int, name: str, details: str) -> None:
     if result != 0:
-        raise SystemCallError(ctypes.get_errno(), name, details)
+        raise CallError(ctypes.get_errno(), name, details)
 
 
 if __name__ == "__main__":
