@@ -22,7 +22,7 @@ TESTERS ?= 2
 # Many images switch byte code off, and then every process compiles all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help up ci test shared browsers later timed loop e2e nightly package coverage lint types migrations build check references shots lock format hooks browser clean containers
+.PHONY: help up ci test shared browsers later timed loop e2e nightly package coverage lint types migrations build check references shots lock vendor format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -94,6 +94,9 @@ build: $(VENV)/.develop  ## Compile all native code, CUDA included; no GPU is ne
 	nice $(BIN)/warpwatch build --no-fingerprints --target cpu
 	CXXFLAGS="$(HOST_CODE) $$CXXFLAGS" NVCCFLAGS="$(DEVICE_CODE) $$NVCCFLAGS" \
 	  nice $(BIN)/warpwatch build --no-fingerprints --target cuda $(ARCHS)
+
+vendor:         ## Fetch the files of web/static/vendor from npm, and compare their digests.
+	$(PYTHON) packaging/vendor.py
 
 format: $(VENV)/.develop  ## Rewrite files in the house style.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

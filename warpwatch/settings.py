@@ -145,6 +145,12 @@ VARIABLES = (
         "`off`",
         "`on` sends traces by OpenTelemetry to `OTEL_EXPORTER_OTLP_ENDPOINT`; needs the extra `telemetry`",
     ),
+    Variable(
+        "WARPWATCH_CHECK_FIGURES",
+        "`off`",
+        "for those who change charts: `on` checks each by the schema of Plotly before a page shows it, and answers 500 "
+        "where it does not fit",
+    ),
     Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
     Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
     Variable("WARPWATCH_CHANNEL_SECRET", "none", "default of `warpwatch channel add --secret`"),
@@ -187,6 +193,7 @@ class Settings:
     github_app_id, github_app_key: None where the server is no GitHub App. The app's key signs for github_api alone, so
     no user may choose that.
     has_telemetry: whether traces are sent.
+    check_figures: whether charts are checked by the schema of Plotly.
     provider: None means that nobody signs in at an OpenID provider.
     """
 
@@ -218,6 +225,7 @@ class Settings:
     github_api: str = "https://api.github.com"
     provider: ProviderSettings | None = None
     has_telemetry: bool = False
+    check_figures: bool = False
 
     @property
     def local_url(self) -> str:
@@ -270,6 +278,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         github_api=(environ.get("WARPWATCH_GITHUB_API") or "https://api.github.com").rstrip("/"),
         provider=_provider(environ),
         has_telemetry=_choice(environ, "WARPWATCH_TELEMETRY", ("off", "on")) == "on",
+        check_figures=_choice(environ, "WARPWATCH_CHECK_FIGURES", ("off", "on")) == "on",
     )
 
 

@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -23,9 +24,10 @@ from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, list_branch_names
 from warpwatch.db.reads.query import Session
 from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.figures import formats
+from warpwatch.server.figures.standalone import check_figure, standalone_html
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.security import session_cookie
-from warpwatch.server.http.service import Branch, Db, alarms_of, line_or_404
+from warpwatch.server.http.service import Branch, Db, alarms_of, line_or_404, settings_of
 from warpwatch.server.intake.filters import ALL_BRANCHES
 
 OF_A_BRANCH = ("/operators", "/history", "/regressions")
@@ -83,12 +85,27 @@ Page = Annotated[Scope, Depends(Scope, scope="function")]
 
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """Renders a template with the values that every page needs; works without a database, for error pages."""
+    """Renders a template with the values that every page needs; works without a database, for error pages.
+
+    `?chart=ID.html` gives one chart of the page as a file instead.
+    """
+    charts: dict[str, str] = {}
     nothing: dict[str, Any] = {"repository": None, "repositories": [], "json_url": None, "alarm_count": 0}
     values = {**nothing, "line": ALL_COMMITS, "branch_names": [], **values}
     values["logged_in"] = bool(session_cookie(request.headers)) and request.app.state.sessions is not None
-    text = environment().get_template(template).render(request=request, path=request.url.path, **values)
-    return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
+    text = environment().get_template(template).render(request=request, path=request.url.path, charts=charts, **values)
+    if charts and settings_of(request).check_figures:
+        for figure in charts.values():
+            check_figure(figure)
+    name = request.query_params.get("chart")
+    if name is None or status != HTTPStatus.OK:
+        return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
+    if name.removesuffix(".html") not in charts:
+        names = ", ".join(f"{chart}.html" for chart in charts)
+        raise not_found("chart", name, f"this page has {names}" if names else "this page has no chart")
+    file = standalone_html(charts[name.removesuffix(".html")], str(request.base_url).rstrip("/"))
+    attachment = f'attachment; filename="{name.removesuffix(".html")}.html"'
+    return HTMLResponse(file, headers={"Cache-Control": "no-store", "Content-Disposition": attachment})
 
 
 class PageCache(FileSystemBytecodeCache):

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 from sqlalchemy import text
 
 from tests.browser.conftest import Visit, wait_until
@@ -87,6 +87,34 @@ def test_a_chart_cannot_be_uploaded_and_can_be_saved_as_png(visit: Visit) -> Non
         page.locator(".modebar-btn[data-title^='Download plot as a PNG']").click()
     assert download.value.suggested_filename == "warpwatch.png"
     assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_downloaded_chart_draws_from_its_file_without_network(
+    visit: Visit, browser: Browser, tmp_path: Path, world: World
+) -> None:
+    page = visit.open(HISTORY)
+    drawn = figure(page)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download chart").click()
+    assert download.value.suggested_filename == "history-figure.html"
+    file = tmp_path / "history-figure.html"
+    download.value.save_as(file)
+    with browser.new_context(offline=True) as context:
+        alone, requests, errors = context.new_page(), list[str](), list[str]()
+        alone.on("request", lambda request: requests.append(request.url))
+        alone.on("pageerror", lambda error: errors.append(str(error)))
+        alone.goto(file.as_uri())
+        expect(points(alone)).to_have_count(points(page).count())
+        chart = "document.querySelector('.js-plotly-plot')"
+        assert alone.evaluate(f"{chart}.data.map(({{ name, x, y }}) => [name, x, y])") == [
+            [trace.get("name"), trace["x"], trace["y"]] for trace in drawn["data"]
+        ]
+        hover = alone.evaluate(f"{chart}.data.flatMap(({{ customdata }}) => customdata ?? []).map(String).join()")
+        assert world.shas[5][:8] in hover
+        alone.locator(".js-plotly-plot").hover()
+        names = alone.evaluate("[...document.querySelectorAll('.modebar-btn')].map((button) => button.dataset.title)")
+        assert [name.split()[0] for name in names] == ["Download", "Reset"], "none of them uploads the chart"
+        assert (requests, errors) == ([file.as_uri()], [])
 
 
 def test_switches_keep_each_other(visit: Visit) -> None:
