@@ -67,6 +67,7 @@ e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate th
 nightly: $(VENV)/.develop browser  ## What CI has no time for: all CUDA code as it ships, honest runs, a fleet with faults, e2e.
 	@$(MAKE) --no-print-directory build
 	$(BIN)/warpwatch prove all --device cpu --honest 200 --load $$(nproc)
+	$(PYTEST) tests/server/test_openapi.py tests/server/test_openapi_roles.py --requests 10 --timeout 3600
 	$(BIN)/python bench/fleet.py --workers 200 --jobs 5000 --faults
 	@$(MAKE) --no-print-directory e2e
 

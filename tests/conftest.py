@@ -46,6 +46,8 @@ _SEQUENCES = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_text = "Replace every message by another text, to show that nothing is decided by words (tests/rewording.py)."
     parser.addoption("--reword", action="store_true", help=help_text)
+    help_text = "Make up so many times the requests that tests send to each operation of the API, other ones each time."
+    parser.addoption("--requests", type=int, default=1, help=help_text)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -49,6 +49,13 @@ def client(app: FastAPI) -> Iterator[TestClient]:
 
 
 @pytest.fixture
+def times(request: pytest.FixtureRequest) -> int:
+    """How many times the usual requests are made up."""
+    factor: int = request.config.getoption("--requests")
+    return factor
+
+
+@pytest.fixture
 def lease() -> float:
     """Seconds that a silent worker keeps its job."""
     return 15.0
