@@ -97,6 +97,8 @@ _PASSED = (
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
 )
+_SEARCHED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+"""Lists of folders in which programs, libraries and modules are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +338,10 @@ def environment(temp: Path, environ: Mapping[str, str] = os.environ) -> dict[str
     driver) goes into folders of which `caches` keeps copies.
     """
     passed = {name: environ[name] for name in _PASSED if name in environ}
+    for name in _SEARCHED:
+        # Any other entry means the current folder, which is that of the commit: `$X:/folder` has one where X is unset.
+        entries = [entry for entry in passed.pop(name, "").split(os.pathsep) if entry.startswith("/")]
+        passed |= {name: os.pathsep.join(entries)} if entries else {}
     # `pip install --user` lies below the real home folder, which the child does not get.
     user_base = environ.get("PYTHONUSERBASE") or str(Path(environ.get("HOME", "/")) / ".local")
     jit = temp / JIT

@@ -29,6 +29,8 @@ SOCKETS = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK. AF_VSOCK would reach the hypervisor past every network namespace."""
 TERMINALS = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX, which type into a terminal."""
+LEASE = 1024
+"""F_SETLEASE: whoever opens a file with a lease waits up to 45 s for its holder, which need not be able to write it."""
 TRACING = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp")
 
 REFUSED: dict[str, tuple[int, int | None]] = {
@@ -95,11 +97,12 @@ class _Machine:
     clone3: int
     socket: int
     ioctl: int
+    fcntl: int
 
 
 _MACHINES = {
-    "x86_64": _Machine(0, 0xC000003E, clone=56, clone3=435, socket=41, ioctl=16),
-    "aarch64": _Machine(1, 0xC00000B7, clone=220, clone3=435, socket=198, ioctl=29),
+    "x86_64": _Machine(0, 0xC000003E, clone=56, clone3=435, socket=41, ioctl=16, fcntl=72),
+    "aarch64": _Machine(1, 0xC00000B7, clone=220, clone3=435, socket=198, ioctl=29, fcntl=25),
 }
 
 
@@ -128,6 +131,7 @@ def build_filter(traceable: bool = False, machine: str | None = None) -> bytes:
     program += _when(target.clone, 0, [_step(JUMP_BITS, NAMESPACES, 0, 1), _step(refused, ERRNO | errno.EPERM)])
     terminals = [step for request in TERMINALS for step in _refuse(request, errno.EPERM)]
     program += _when(target.ioctl, 1, terminals)
+    program += _when(target.fcntl, 1, _refuse(LEASE, errno.EPERM))
     families = [_step(JUMP_EQUAL, family, len(SOCKETS) - index, 0) for index, family in enumerate(SOCKETS)]
     program += _when(target.socket, 0, [*families, _step(refused, ERRNO | errno.EAFNOSUPPORT)])
     return b"".join([*program, _step(RETURN, ALLOW)])
