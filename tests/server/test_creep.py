@@ -29,9 +29,9 @@ from warpwatch.server.verdicts.suspicion import SeriesWindow
 from warpwatch.settings import Settings
 
 STEP = 1.003
-HEADS = range(20, 50, 3)
+HEADS = range(16, 36, 2)
 """The commits at which the ten steps of the planted creep lie."""
-COMMITS = 60
+COMMITS = 42
 QUIET = 0.01
 
 
