@@ -46,47 +46,43 @@ def series_id(client: TestClient, lab: Lab) -> int:
     return next(int(row["id"]) for row in series if row["case"] == CASES[0])
 
 
-@pytest.mark.parametrize(
-    ("quantity", "places", "values"),
-    [
-        ("memory", (0, 2), [4 * 2**20, 6 * 2**20]),
-        ("error", (0, 1, 2), [1e-7 / TOLERANCE, 2e-7 / TOLERANCE, 0.8]),
-        ("compile", (0, 2), [2.0, 3.5]),
-        ("energy", (0, 2), [0.0123, 0.00982]),
-    ],
-)
-def test_the_newest_value_of_each_commit(
-    client: TestClient, lab: Lab, series_id: int, quantity: str, places: tuple[int, ...], values: list[float]
-) -> None:
-    rows = client.get(f"/api/v1/history/{series_id}/quantities", params={"quantity": quantity}).json()["items"]
-    assert [row["commit_sha"] for row in rows] == [lab.shas[index] for index in places]
-    assert [row["value"] for row in rows] == pytest.approx(values)
-    text = client.get(f"/api/v1/history/{series_id}/quantities.csv", params={"quantity": quantity}).text
-    lines = list(csv.DictReader(io.StringIO(text)))
-    assert [float(line["value"]) for line in lines] == pytest.approx(values)
-    assert [line["commit_sha"] for line in lines] == [row["commit_sha"] for row in rows]
+VALUES = {
+    "memory": ((0, 2), [4 * 2**20, 6 * 2**20]),
+    "error": ((0, 1, 2), [1e-7 / TOLERANCE, 2e-7 / TOLERANCE, 0.8]),
+    "compile": ((0, 2), [2.0, 3.5]),
+    "energy": ((0, 2), [0.0123, 0.00982]),
+}
+"""The commits that have a quantity, and its newest value at each."""
+DRAWN = {
+    "memory": ("memory of a call, MiB", [4, 6], "6.00\u2009MiB at the newest of 2 commits"),
+    "error": ("largest error, % of what is tolerated", [1, 2, 80], "80.0\u2009% at the newest of 3 commits"),
+    "compile": ("compile time of the library, s", [2, 3.5], "3.5\u2009s at the newest of 2 commits"),
+    "energy": ("energy of a call, mJ", [12.3, 9.82], "9.82\u2009mJ at the newest of 2 commits"),
+}
+"""The title of a quantity's axis, the heights of its line, and what the page says of it."""
 
 
-@pytest.mark.parametrize(
-    ("quantity", "title", "heights", "words"),
-    [
-        ("memory", "memory of a call, MiB", [4, 6], "6.00\u2009MiB at the newest of 2 commits"),
-        ("error", "largest error, % of what is tolerated", [1, 2, 80], "80.0\u2009% at the newest of 3 commits"),
-        ("compile", "compile time of the library, s", [2, 3.5], "3.5\u2009s at the newest of 2 commits"),
-        ("energy", "energy of a call, mJ", [12.3, 9.82], "9.82\u2009mJ at the newest of 2 commits"),
-    ],
-)
-def test_the_chart_draws_a_quantity_instead_of_times(
-    client: TestClient, series_id: int, quantity: str, title: str, heights: list[float], words: str
-) -> None:
-    page = client.get(f"/history/{series_id}", params={"y": quantity}, headers=HTML).text
-    drawn = figure(page, "history-figure")
-    (line,) = drawn["data"]
-    assert line["y"] == pytest.approx(heights)
-    assert drawn["layout"]["yaxis"]["title"]["text"] == title
-    assert words in page
-    assert f'<option value="{quantity}" selected>' in page
-    assert f"/api/v1/history/{series_id}/quantities.csv?quantity={quantity}" in page
+def test_the_newest_value_of_each_commit(client: TestClient, lab: Lab, series_id: int) -> None:
+    for quantity, (places, values) in VALUES.items():
+        rows = client.get(f"/api/v1/history/{series_id}/quantities", params={"quantity": quantity}).json()["items"]
+        assert [row["commit_sha"] for row in rows] == [lab.shas[index] for index in places], quantity
+        assert [row["value"] for row in rows] == pytest.approx(values), quantity
+        text = client.get(f"/api/v1/history/{series_id}/quantities.csv", params={"quantity": quantity}).text
+        lines = list(csv.DictReader(io.StringIO(text)))
+        assert [float(line["value"]) for line in lines] == pytest.approx(values), quantity
+        assert [line["commit_sha"] for line in lines] == [row["commit_sha"] for row in rows], quantity
+
+
+def test_the_chart_draws_a_quantity_instead_of_times(client: TestClient, series_id: int) -> None:
+    for quantity, (title, heights, words) in DRAWN.items():
+        page = client.get(f"/history/{series_id}", params={"y": quantity}, headers=HTML).text
+        drawn = figure(page, "history-figure")
+        (line,) = drawn["data"]
+        assert line["y"] == pytest.approx(heights), quantity
+        assert drawn["layout"]["yaxis"]["title"]["text"] == title
+        assert words in page
+        assert f'<option value="{quantity}" selected>' in page
+        assert f"/api/v1/history/{series_id}/quantities.csv?quantity={quantity}" in page
 
 
 def test_a_line_ends_with_its_environment(client: TestClient, lab: Lab) -> None:
