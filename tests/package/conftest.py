@@ -82,6 +82,9 @@ def install(wheels: Path, folder: Path, extras: str) -> Installed:
     python = folder / "bin" / "python"
     command: list[str | Path] = [UV, "pip", "install", "--quiet", "--python", python, "--find-links", wheels, *LINKS]
     command += ["--constraint", ROOT / "constraints.txt"]
+    if extras:
+        # Server, worker and children start at once, and each would compile all of torch for itself.
+        command.append("--compile-bytecode")
     # The first run downloads, so that the second measures the installation alone.
     subprocess.run([*command, "--dry-run", target], check=True)
     began = time.monotonic()
