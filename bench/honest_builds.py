@@ -1,6 +1,6 @@
 """Benches projects that rewrite their own files while they are built, and says how they fare.
 
-python bench/honest_builds.py [--budget 0.2]
+python -m bench.honest_builds [--budget 0.2]
 
 Each project is built and benched, benched again on its checkout, and once more on a new checkout with the build that
 was kept; with definitions in the commit itself, and beside it. Prints the statuses, the seconds of the build and of the

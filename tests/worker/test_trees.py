@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import threading
@@ -17,9 +18,10 @@ from warpwatch.worker.caches import CodeCache
 from warpwatch.worker.package_build import PackageBuild
 from warpwatch.worker.trees import Limits, Tree, TreeError, TreeSizeError
 
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SECRET = "the worker may read this"
 FOLDERS = ("one", "two", "three", "four")
-PATH = "/".join((*FOLDERS, "file"))
+PATH, NEW = ("/".join((*FOLDERS, name)) for name in ("file", "new"))
 LIMITS = Limits(depth=10, files=1000)
 Use = Callable[[Tree, Tree], object]
 USES: dict[str, Use] = {
@@ -29,11 +31,11 @@ USES: dict[str, Use] = {
     "find": lambda tree, _: tree.find(PATH),
     "read_link": lambda tree, _: tree.read_link(PATH),
     "copy": lambda tree, other: tree.copy(PATH, other, "copy", 100),
-    "copy, into it": lambda tree, other: other.copy("own", tree, PATH, 100),
+    "copy, into it": lambda tree, other: other.copy("own", tree, NEW, 100),
     "copy_all": lambda tree, other: tree.copy_all("one", other, "copies", LIMITS),
     "copy_all, into it": lambda tree, other: other.copy_all("", tree, "/".join(FOLDERS), LIMITS),
-    "make_folder": lambda tree, _: tree.make_folder(f"{PATH}/more"),
-    "make_link": lambda tree, _: tree.make_link(PATH, "anywhere"),
+    "make_folder": lambda tree, _: tree.make_folder(NEW),
+    "make_link": lambda tree, _: tree.make_link(NEW, "anywhere"),
     "rename": lambda tree, _: tree.rename(PATH, "renamed"),
     "remove": lambda tree, _: tree.remove(PATH),
 }
@@ -91,25 +93,19 @@ def test_no_link_is_followed_at_any_depth(tmp_path: Path, use: str, depth: int) 
 def test_links_that_are_swapped_meanwhile_lead_nowhere(tmp_path: Path, use: str) -> None:
     """A thread exchanges a folder of the tree and a link to the host, as fast as it can."""
     host = host_folder(tmp_path)
-    for name in FOLDERS[1:]:
-        (host / name).mkdir(exist_ok=True)
     before = state(host)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "own").write_text("own")
     place = tmp_path / "tree"
     place.joinpath(*FOLDERS).mkdir(parents=True)
-    inner, aside = place / "one" / "two", place / "one" / "aside"
-    (place / "one" / "link").symlink_to(host)
-    ended = threading.Event()
+    inner, link = place / "one" / "two", place / "one" / "link"
+    link.symlink_to(host)
+    libc, ended = ctypes.CDLL(None), threading.Event()
 
     def swap() -> None:
+        paths = os.fsencode(inner), os.fsencode(link)
         while not ended.is_set():
-            for source, target in ((inner, aside), (place / "one" / "link", inner)):
-                with suppress(OSError):
-                    source.rename(target)
-            for source, target in ((inner, place / "one" / "link"), (aside, inner)):
-                with suppress(OSError):
-                    source.rename(target)
+            assert libc.renameat2(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE) == 0
 
     swapping = threading.Thread(target=swap)
     swapping.start()
@@ -121,6 +117,7 @@ def test_links_that_are_swapped_meanwhile_lead_nowhere(tmp_path: Path, use: str)
                     other.copy("own", Tree(place), f"{'/'.join(FOLDERS)}/{number}", 100)
                 else:
                     USES[use](Tree(place), other)
+                    assert leaked(tmp_path / "other") == []
                     other.remove("copy")
     finally:
         ended.set()
