@@ -151,7 +151,8 @@ class FleetWorker:
         self._times = times
         described = WorkerDescription(name, "0", "cpu", "none", [], name, ENVIRONMENT, PEAKS)
         connect = connect_to_server(plan.url, plan.key, plan.folder)
-        self._coordinator = connect(described, threading.Event())
+        self._coordinator = connect(threading.Event())
+        self._coordinator.register(described)
         self._guard = LeaseGuard(self._coordinator)
         self._guard.start()
 

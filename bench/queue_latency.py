@@ -65,7 +65,8 @@ async def pick_ups(queue: Queue, server: str, key: str, folder: Path, count: int
     """Milliseconds from commit to handler of each job."""
     started: list[float] = []
     described = WorkerDescription("queue-bench", "0", "cpu", "none", [], "queue bench", ENVIRONMENT, None)
-    coordinator = connect_to_server(server, key, folder)(described, Event())
+    coordinator = connect_to_server(server, key, folder)(Event())
+    coordinator.register(described)
 
     def handle(job: ClaimedJob) -> None:
         started.append(time.perf_counter())

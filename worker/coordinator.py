@@ -59,6 +59,15 @@ class Coordinator(Protocol):
     poll_seconds: float
     log_seconds: float
 
+    def deliver_stored(self) -> None:
+        """Delivers how runs ended whose workers were stopped or killed while the server was away.
+
+        A worker does this first: the server waits for them no longer than a lease.
+        """
+
+    def register(self, worker: WorkerDescription) -> None:
+        """Says who the worker is, before it asks for anything else."""
+
     async def serve(self, handle: Callable[[ClaimedJob], None], stop: asyncio.Event) -> None:
         """Calls `handle` for one job after the other, in a thread, until `stop` is set; then waits for it."""
 
@@ -94,8 +103,8 @@ class Coordinator(Protocol):
         """Marks the worker as stopped, if the server can be reached."""
 
 
-Connect = Callable[[WorkerDescription, Event], Coordinator]
-"""Registers a worker. The event is set when the worker was told to stop."""
+Connect = Callable[[Event], Coordinator]
+"""Makes what a worker reaches its server through. The event is set when the worker was told to stop."""
 
 
 def wait_out(action: Callable[[], T], stop_requested: Event) -> T:

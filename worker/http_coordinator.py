@@ -44,7 +44,6 @@ from warpwatch.git import CommitInfo
 from warpwatch.worker import sandbox
 from warpwatch.worker.coordinator import (
     Connect,
-    Coordinator,
     LostRunError,
     RefusedRequestError,
     ServerDownError,
@@ -71,14 +70,8 @@ _log = logging.getLogger(__name__)
 
 
 def connect_to_server(url: str, key: str, folder: Path) -> Connect:
-    """Registers a worker at the server at `url`. folder: for what the server cannot be given while it is away."""
-
-    def connect(worker: WorkerDescription, stop_requested: Event) -> Coordinator:
-        coordinator = HttpCoordinator(url, key, worker, stop_requested, UndeliveredEndings(folder))
-        coordinator.deliver_stored()
-        return coordinator
-
-    return connect
+    """Opens the server at `url` for a worker. folder: for what the server cannot be given while it is away."""
+    return lambda stop_requested: HttpCoordinator(url, key, stop_requested, UndeliveredEndings(folder))
 
 
 class ServerFaultError(ServerDownError):
@@ -90,15 +83,10 @@ class HttpCoordinator:
 
     log_seconds = 2.0
     poll_seconds = 0.75
+    lease_seconds: float
+    renewal_seconds: float
 
-    def __init__(
-        self,
-        url: str,
-        key: str,
-        worker: WorkerDescription,
-        stop_requested: Event,
-        undelivered: UndeliveredEndings,
-    ) -> None:
+    def __init__(self, url: str, key: str, stop_requested: Event, undelivered: UndeliveredEndings) -> None:
         self._stop_requested = stop_requested
         self._undelivered = undelivered
         self._is_claiming = False
@@ -112,13 +100,16 @@ class HttpCoordinator:
             timeout=httpx.Timeout(_TIMEOUT_SECONDS, read=CLAIM_SECONDS[1] + _TIMEOUT_SECONDS),
             limits=_LIMITS,
         )
+        self._worker_id = self._last_run_id = self._inline_bytes = 0
+
+    def register(self, worker: WorkerDescription) -> None:
         answer = self._patiently("POST", "registration", to_json(worker))
-        self.lease_seconds: float = answer["lease_seconds"]
+        self.lease_seconds = answer["lease_seconds"]
         self.renewal_seconds = self.lease_seconds / 4
-        self._worker_id: int = answer["worker_id"]
-        self._last_run_id: int = answer["last_run_id"]
+        self._worker_id = answer["worker_id"]
+        self._last_run_id = answer["last_run_id"]
         # A server of version 0.1 says nothing of it, and takes none.
-        self._inline_bytes: int = answer.get("inline_bytes", 0)
+        self._inline_bytes = answer.get("inline_bytes", 0)
 
     async def serve(self, handle: Callable[[ClaimedJob], None], stop: asyncio.Event) -> None:
         """UnusableKeyError when the key is revoked."""
@@ -213,11 +204,14 @@ class HttpCoordinator:
             self._undelivered.drop(stored.run_id)
 
     def deliver_stored(self) -> None:
-        """Delivers what earlier workers of this data folder left; endings of runs that lost their jobs are dropped."""
         for stored in self._undelivered.list(self._address):
             try:
                 self._deliver(stored, self._patiently, perf_counter())
                 _log.info("the ending of job %d, which an earlier worker left, is delivered", stored.job_id)
+            except ServerDownError as error:
+                # The worker was told to stop; the next one tries again.
+                _log.warning("%s; the ending of job %d stays on the disk", error, stored.job_id)
+                return
             except (LostRunError, RefusedRequestError) as error:
                 _log.warning("the ending of job %d is dropped: %s", stored.job_id, error)
             self._undelivered.drop(stored.run_id)

@@ -124,6 +124,8 @@ class _Worker:
         connect: Connect,
         stop_requested: threading.Event,
     ) -> None:
+        self.coordinator: Coordinator = connect(stop_requested)
+        self.coordinator.deliver_stored()
         physical = physical_id(device)
         self._device_lock = lock_device(device, physical)
         # A folder that is not there yet cannot be hidden.
@@ -144,7 +146,7 @@ class _Worker:
             environment,
             peaks,
         )
-        self.coordinator: Coordinator = connect(described, stop_requested)
+        self.coordinator.register(described)
         self.guard = LeaseGuard(self.coordinator)
         self.guard.start()
         self._ahead = BuildAhead(self._tools, lambda: self.coordinator.list_waiting(JOBS))

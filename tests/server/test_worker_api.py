@@ -61,7 +61,8 @@ class Remote:
             self.key = add_key(s, name)
         self.stop_requested = threading.Event()
         self.url = url
-        self.coordinator = HttpCoordinator(url, self.key, WORKER, self.stop_requested, UndeliveredEndings(folder))
+        self.coordinator = HttpCoordinator(url, self.key, self.stop_requested, UndeliveredEndings(folder))
+        self.coordinator.register(WORKER)
 
     def claim(self) -> ClaimedJob:
         """The next job, which must be there."""
@@ -140,7 +141,8 @@ def test_a_new_worker_of_the_same_name_does_not_go_on_with_a_dead_ones_run(
     lab.submit("bench", 2)
     job = remote.claim()
     undelivered = UndeliveredEndings(tmp_path / "undelivered")
-    again = HttpCoordinator(served.server_url, remote.key, WORKER, threading.Event(), undelivered)
+    again = HttpCoordinator(served.server_url, remote.key, threading.Event(), undelivered)
+    again.register(WORKER)
     assert again._last_run_id == job.run_id
 
 
@@ -436,7 +438,10 @@ def test_a_server_that_does_not_say_what_it_takes_gets_nothing_more(
 
     monkeypatch.setattr(HttpCoordinator, "_patiently", answer)
     undelivered = UndeliveredEndings(tmp_path / "undelivered")
-    assert HttpCoordinator(remote.url, remote.key, WORKER, threading.Event(), undelivered)._inline_bytes == 0
+    coordinator = HttpCoordinator(remote.url, remote.key, threading.Event(), undelivered)
+    coordinator._inline_bytes = 1
+    coordinator.register(WORKER)
+    assert coordinator._inline_bytes == 0
 
 
 def test_the_log_of_a_cancelled_job_is_written_to_its_end(remote: Remote, lab: Lab, database: Database) -> None:
@@ -484,8 +489,7 @@ def test_what_could_not_be_delivered_is_delivered_by_the_next_worker(
     assert state(database, job_id)[0] == "running"
     server.is_away = False
     undelivered = UndeliveredEndings(tmp_path / "undelivered")
-    described = replace(WORKER, name="the next one")
-    later = HttpCoordinator(remote.url, remote.key, described, threading.Event(), undelivered)
+    later = HttpCoordinator(remote.url, remote.key, threading.Event(), undelivered)
     later._inline_bytes = inline_bytes
     later.deliver_stored()
     assert state(database, job_id) == ("done", None)
@@ -495,7 +499,7 @@ def test_what_could_not_be_delivered_is_delivered_by_the_next_worker(
         assert [line.text for line in read_log(s, job.run_id)] == ["the last line\n"]
     assert list((tmp_path / "undelivered").iterdir()) == []
     later.deliver_stored()
-    later.close()
+    later._client.close()
 
 
 def test_what_a_run_found_that_lost_its_job_meanwhile_is_dropped(

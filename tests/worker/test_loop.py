@@ -61,7 +61,7 @@ def spy(x):
         except OSError:
             found = os.path.exists(path) and "SQL" in path
         print("spy:", os.path.basename(path), found, flush=True)
-    print("spy: undelivered", "1.json" in os.listdir("{undelivered}"), flush=True)
+    print("spy: undelivered", os.path.exists("{undelivered}/1.json"), flush=True)
     return x.clone()
 
 
@@ -129,7 +129,10 @@ class Fleet:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
         self.home = folder / "home"
-        self.hold = folder / "hold"
+        # Kernel code sees no folder of the host but those of its programs.
+        self.shown = folder / "shown"
+        self.shown.mkdir()
+        self.hold = self.shown / "hold"
         self.database = Database(url)
         self.workers: list[subprocess.Popen[bytes]] = []
         environment = identify(self.home)
@@ -170,7 +173,8 @@ class Fleet:
         log = (self.folder / "worker-server.log").open("ab")
         command = [sys.executable, "-m", "warpwatch", "serve"]
         self.server = subprocess.Popen(command, env=os.environ | values, stdout=log, stderr=log, cwd=self.folder)
-        self.until(self._answers)
+        # A busy host takes long to import the server.
+        self.until(self._answers, 180)
 
     def _answers(self) -> bool:
         try:
@@ -186,6 +190,7 @@ class Fleet:
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if name != "WARPWATCH_DATABASE_URL"}
         environment |= {"WARPWATCH_HOME": str(self.home), "WARPWATCH_WORKER_KEY": self.key}
+        environment |= {"PYTHONPATH": str(self.shown)}
         log = (self.folder / f"worker-{len(self.workers)}.log").open("wb")
         address = f"http://127.0.0.1:{self.wire.port}"
         command = [sys.executable, "-m", "warpwatch", "worker", "--device", "cpu", "--server", address, *options]
@@ -200,6 +205,13 @@ class Fleet:
         with self.database.session() as s:
             submission = submissions.create_submission(s, new)
             return s.scalars(select(JobRecord.id).where(JobRecord.submission_id == submission)).one()
+
+    def start_before_server(self) -> None:
+        """Starts a worker, which finds no server, and then the server."""
+        self.start()
+        log = self.folder / f"worker-{len(self.workers) - 1}.log"
+        self.until(lambda: "trying again" in log.read_text(), 180)
+        self.start_server()
 
     def profile(self) -> int:
         """A job that brings a trace."""
@@ -300,6 +312,7 @@ def test_a_job_that_cannot_run_fails_and_says_why(fleet: Fleet) -> None:
 def test_kernel_code_finds_no_way_to_the_database_and_no_key(fleet: Fleet) -> None:
     if levels.strongest_isolation(fleet.home) not in ("full", "user"):
         pytest.skip("this host allows no user namespace")
+    fleet.until(undelivered_folder(fleet.home).exists)
     kept = undelivered_folder(fleet.home) / "1.json"
     kept.write_text("{}")
     job = fleet.submit("spy")
@@ -405,8 +418,7 @@ def test_what_a_killed_worker_found_while_its_server_was_away_is_delivered(fleet
     fleet.until((undelivered_folder(fleet.home) / f"{run}.json").exists)
     owner.kill()
     owner.wait()
-    fleet.start_server()
-    fleet.start()
+    fleet.start_before_server()
     fleet.until(lambda: fleet.job(job).state == "done")
     assert fleet.results(job) == [(1, "ok")], "nothing is measured twice"
     assert "check held n=100,f32,fwd ok" in fleet.log(job)
@@ -422,9 +434,8 @@ def test_what_a_stopped_worker_found_while_its_server_was_away_is_kept(fleet: Fl
     fleet.stop_server()
     owner.terminate()
     assert owner.wait(60) == 0
-    fleet.start_server()
+    fleet.start_before_server()
     fleet.hold.unlink()
-    fleet.start()
     fleet.until(lambda: fleet.job(job).state == "done")
     assert [run.state for run in fleet.runs(job)] == ["lost", "done"]
     assert fleet.job(job).max_attempts == 4, "the interruption is no attempt"
