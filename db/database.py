@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import re
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +41,6 @@ STATEMENT_TIMEOUT_SECONDS = 120.0
 """How long one statement of a session may take before DatabaseBusyError."""
 CHANNEL = "warpwatch"
 _TRUSTED_SECONDS = 1.0
-_WORKER_PATIENCE_SECONDS = 2.0
 _USED_AT = "warpwatch_used_at"
 ANNOUNCEMENTS = "announcements"
 """Where a session keeps what it announces when it has committed; see db.live."""
@@ -64,18 +62,13 @@ class Database:
         *,
         pool_size: int = 5,
         max_overflow: int | None = None,
-        patience_seconds: float = 0.0,
         lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
     ) -> None:
         """pool_size: connections that stay open.
 
-        max_overflow: further ones, each open for one transaction; as many as pool_size by default. patience_seconds:
-        how long a transaction waits for an open connection before it opens a further one, which takes PostgreSQL as
-        long as a dozen statements.
+        max_overflow: further ones, each open for one transaction; as many as pool_size by default.
         """
         self.url = url
-        self._patience_seconds = patience_seconds
-        self._open = threading.Semaphore(pool_size)
         self._lock_timeout_seconds = lock_timeout_seconds
         self.engine = create_engine(
             driver_url(url),
@@ -90,12 +83,6 @@ class Database:
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
         self._single = sessionmaker(self.engine.execution_options(isolation_level="AUTOCOMMIT"), expire_on_commit=False)
 
-    @classmethod
-    def of_worker(cls, url: str) -> Database:
-        """Each of a hundred workers keeps one connection, and opens another one only where a thread has waited for it:
-        while large results are written, the lease is renewed on a second one."""
-        return cls(url, pool_size=1, max_overflow=3, patience_seconds=_WORKER_PATIENCE_SECONDS)
-
     @contextmanager
     def session(self, *, single: bool = False) -> Iterator[Session]:
         """One transaction: committed when the block ends, rolled back when it raises.
@@ -104,7 +91,6 @@ class Database:
         DatabaseDownError, DatabaseBusyError, DatabaseFullError, SchemaOutdatedError and UnusableValueError stand for
         the driver's errors.
         """
-        is_kept = self._open.acquire(timeout=self._patience_seconds)
         try:
             with (self._single if single else self._sessions).begin() as session:
                 yield session
@@ -114,9 +100,6 @@ class Database:
             if translated is None:
                 raise
             raise translated from error
-        finally:
-            if is_kept:
-                self._open.release()
 
     def _try_before_use(self, connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
         """Replaces a connection that an outage ended, so that it fails no request.

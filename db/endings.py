@@ -51,11 +51,11 @@ def end_run(write: Transaction, run: EndedRun, ending: RunEnding, outcome: Outco
         if ending.kind == EndingKind.DONE and outcome is not None:
             _record(write, run, ending, outcome)
         elif ending.kind == EndingKind.FAILED:
-            write(lambda s: _fail(s, run, ending))
+            write(lambda session: _fail(session, run, ending))
         else:
             _hand_back(write, run, ending, outcome)
     except StaleRunError:
-        write(lambda s: runs.cancelled_run(s, run.run_id))
+        write(lambda session: runs.cancelled_run(session, run.run_id))
         raise
 
 
@@ -67,38 +67,38 @@ def _record(write: Transaction, run: EndedRun, ending: RunEnding, outcome: Outco
             raise
         message = f"the results cannot be stored: {type(error).__name__}: {error}"
         failed = RunEnding(EndingKind.FAILED, ending.times, message, reason=Reason.UNSTORABLE)
-        write(lambda s: _fail(s, run, failed))
+        write(lambda session: _fail(session, run, failed))
 
 
 def _record_outcome(write: Transaction, run: EndedRun, ending: RunEnding, outcome: Outcome) -> None:
     if run.is_patch:
 
-        def finish_patch(s: Session) -> None:
-            _append_log(s, run)
-            runs.finish_patch_run(s, run.run_id, outcome, ending.times)
+        def finish_patch(session: Session) -> None:
+            _append_log(session, run)
+            runs.finish_patch_run(session, run.run_id, outcome, ending.times)
 
         write(finish_patch)
         return
     begin = perf_counter()
-    names = write(lambda s: runs.prepare_finish(s, run.job_id, outcome))
+    names = write(lambda session: runs.prepare_finish(session, run.job_id, outcome))
     times = ending.times.with_more(Activity.RECORD, perf_counter() - begin)
 
-    def finish(s: Session) -> None:
-        _append_log(s, run)
+    def finish(session: Session) -> None:
+        _append_log(session, run)
         if run.kind in (JobKind.BENCH, JobKind.COMPARE):
-            registry.set_trouble(s, run.worker_id, "")
-        runs.finish_run(s, run.run_id, outcome, names, times)
+            registry.set_trouble(session, run.worker_id, "")
+        runs.finish_run(session, run.run_id, outcome, names, times)
 
     write(finish)
 
 
-def _fail(s: Session, run: EndedRun, ending: RunEnding) -> None:
+def _fail(session: Session, run: EndedRun, ending: RunEnding) -> None:
     """Ends the run; an unfit device is marked until a measurement on it succeeds."""
     if ending.reason is Reason.UNFIT_DEVICE:
-        registry.set_trouble(s, run.worker_id, ending.message)
-    _append_log(s, run)
-    runs.fail_run(s, run.run_id, ending.message, retry=ending.retry, reason=ending.reason)
-    runs.store_times(s, run.run_id, ending.times)
+        registry.set_trouble(session, run.worker_id, ending.message)
+    _append_log(session, run)
+    runs.fail_run(session, run.run_id, ending.message, retry=ending.retry, reason=ending.reason)
+    runs.store_times(session, run.run_id, ending.times)
 
 
 def _hand_back(write: Transaction, run: EndedRun, ending: RunEnding, outcome: Outcome | None) -> None:
@@ -107,26 +107,26 @@ def _hand_back(write: Transaction, run: EndedRun, ending: RunEnding, outcome: Ou
     if outcome is not None and run.kind in RESUMABLE:
         partial = PartialOutcome(outcome.environment.key, outcome.findings, outcome.comparisons)
     try:
-        write(lambda s: _stop(s, run, ending, partial))
+        write(lambda session: _stop(session, run, ending, partial))
     except Exception as error:
         if isinstance(error, EngineError):
             raise
         _log.warning("the results of job %d until now are not kept: %s", run.job_id, error)
-        write(lambda s: _stop(s, run, ending, None))
+        write(lambda session: _stop(session, run, ending, None))
 
 
-def _stop(s: Session, run: EndedRun, ending: RunEnding, partial: PartialOutcome | None) -> None:
-    _append_log(s, run)
+def _stop(session: Session, run: EndedRun, ending: RunEnding, partial: PartialOutcome | None) -> None:
+    _append_log(session, run)
     if ending.yielded_to is not None:
-        runs.yield_run(s, run.run_id, ending.yielded_to, partial)
+        runs.yield_run(session, run.run_id, ending.yielded_to, partial)
     elif ending.kind == EndingKind.CANCELLED:
-        runs.cancelled_run(s, run.run_id)
+        runs.cancelled_run(session, run.run_id)
     else:
-        runs.release_run(s, run.run_id, partial)
-    runs.store_times(s, run.run_id, ending.times)
+        runs.release_run(session, run.run_id, partial)
+    runs.store_times(session, run.run_id, ending.times)
 
 
-def _append_log(s: Session, run: EndedRun) -> None:
+def _append_log(session: Session, run: EndedRun) -> None:
     """Writes the end of the log in the transaction that ends the run, so that it is written once."""
     if run.log:
-        runs.append_log(s, run.run_id, run.log)
+        runs.append_log(session, run.run_id, run.log)

@@ -21,14 +21,19 @@ _PROBE_SECONDS = 10.0
 
 
 def announce(
-    s: Session, kind: str, *, job_id: int | None = None, submission_id: int | None = None, device_key: str | None = None
+    session: Session,
+    kind: str,
+    *,
+    job_id: int | None = None,
+    submission_id: int | None = None,
+    device_key: str | None = None,
 ) -> None:
     """Sends {"type": kind, "job": …, "submission": …, "device": …} once the transaction has committed.
 
     kind: log | progress | state | regression, or queued: jobs wait for the device.
     """
     announcement = {"job": job_id, "submission": submission_id, "type": kind, "device": device_key}
-    s.info.setdefault(ANNOUNCEMENTS, []).append(json.dumps(announcement))
+    session.info.setdefault(ANNOUNCEMENTS, []).append(json.dumps(announcement))
 
 
 def announce_queued(session: Session, device_ids: Collection[int]) -> None:

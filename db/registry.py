@@ -174,15 +174,6 @@ def workers_heartbeat(s: Session, worker_ids: Sequence[int]) -> None:
     s.execute(update(WorkerRecord).where(WorkerRecord.id.in_(free)).values(heartbeat_at=func.now()))
 
 
-def is_oldest_alive(s: Session, worker_id: int, lease_seconds: float) -> bool:
-    """Whether the worker is the first of those that are alive: the one that does what one process should do for all."""
-    alive_since = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, lease_seconds)
-    oldest = select(func.min(WorkerRecord.id)).where(
-        WorkerRecord.stopped_at.is_(None), WorkerRecord.heartbeat_at > alive_since
-    )
-    return s.scalar(oldest) == worker_id
-
-
 def set_trouble(s: Session, worker_id: int, trouble: str) -> None:
     """Marks the worker's device as unfit to be measured on; an empty text removes the mark."""
     s.execute(

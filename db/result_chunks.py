@@ -16,36 +16,36 @@ DELETE FROM result_chunks USING runs WHERE runs.id = result_chunks.run_id AND ru
 """)
 
 
-def _received_bytes(s: Session, run_id: int) -> int:
+def _received_bytes(session: Session, run_id: int) -> int:
     """How much of its results file has come from a run."""
     end = ResultChunkRecord.start + func.octet_length(ResultChunkRecord.data)
-    return s.scalar(select(func.max(end)).where(ResultChunkRecord.run_id == run_id)) or 0
+    return session.scalar(select(func.max(end)).where(ResultChunkRecord.run_id == run_id)) or 0
 
 
-def add_chunk(s: Session, run_id: int, start: int, data: bytes) -> int:
+def add_chunk(session: Session, run_id: int, start: int, data: bytes) -> int:
     """Stores the piece if it begins where the others end; where the next one begins."""
-    received = _received_bytes(s, run_id)
+    received = _received_bytes(session, run_id)
     if start != received:
         return received
-    s.execute(insert(ResultChunkRecord).values(run_id=run_id, start=start, data=data).on_conflict_do_nothing())
+    session.execute(insert(ResultChunkRecord).values(run_id=run_id, start=start, data=data).on_conflict_do_nothing())
     return start + len(data)
 
 
-def copy_chunks(s: Session, run_id: int, target: IO[bytes]) -> None:
+def copy_chunks(session: Session, run_id: int, target: IO[bytes]) -> None:
     """Writes the file to `target`, one piece in memory at a time."""
-    starts = s.scalars(
+    starts = session.scalars(
         select(ResultChunkRecord.start).where(ResultChunkRecord.run_id == run_id).order_by(ResultChunkRecord.start)
     ).all()
     for start in starts:
         piece = (ResultChunkRecord.run_id == run_id, ResultChunkRecord.start == start)
-        target.write(s.scalars(select(ResultChunkRecord.data).where(*piece)).one())
+        target.write(session.scalars(select(ResultChunkRecord.data).where(*piece)).one())
 
 
-def forget_chunks(s: Session, run_id: int) -> None:
+def forget_chunks(session: Session, run_id: int) -> None:
     """Drops the pieces of a run: they are recorded, or must be sent anew."""
-    s.execute(delete(ResultChunkRecord).where(ResultChunkRecord.run_id == run_id))
+    session.execute(delete(ResultChunkRecord).where(ResultChunkRecord.run_id == run_id))
 
 
-def forget_ended_chunks(s: Session) -> None:
+def forget_ended_chunks(session: Session) -> None:
     """Drops the pieces of runs that ended without them."""
-    s.execute(_DELETE_ENDED)
+    session.execute(_DELETE_ENDED)

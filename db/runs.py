@@ -113,46 +113,46 @@ RETURNING jobs.id, jobs.submission_id
 """).bindparams(bindparam("progress", type_=JSONB))
 
 
-def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | None:
+def begin_run(session: Session, job_id: int, worker_id: int | None) -> ClaimedJob | None:
     """Gives the job to a new run of the worker; None when the job is no longer queued."""
-    row = s.execute(_BEGIN, {"job_id": job_id, "worker_id": worker_id}).one_or_none()
+    row = session.execute(_BEGIN, {"job_id": job_id, "worker_id": worker_id}).one_or_none()
     if row is None:
         return None
-    announce(s, "state", job_id=job_id, submission_id=row.submission_id)
-    return _claimed(s, job_id, row)
+    announce(session, "state", job_id=job_id, submission_id=row.submission_id)
+    return _claimed(session, job_id, row)
 
 
-def claim_next(s: Session, device_id: int, worker_id: int) -> ClaimedJob | None:
+def claim_next(session: Session, device_id: int, worker_id: int) -> ClaimedJob | None:
     """Gives the device's next job to a new run of the worker; None when none waits.
 
     Of workers that ask at once each gets another job, and none waits for another.
     """
-    row = s.execute(_CLAIM_NEXT, {"device_id": device_id, "worker_id": worker_id}).one_or_none()
+    row = session.execute(_CLAIM_NEXT, {"device_id": device_id, "worker_id": worker_id}).one_or_none()
     if row is None:
         return None
-    announce(s, "state", job_id=row.job_id, submission_id=row.submission_id)
-    return _claimed(s, row.job_id, row)
+    announce(session, "state", job_id=row.job_id, submission_id=row.submission_id)
+    return _claimed(session, row.job_id, row)
 
 
-def find_owned(s: Session, worker_id: int, *, run_id: int | None = None, after: int = 0) -> ClaimedJob | None:
+def find_owned(session: Session, worker_id: int, *, run_id: int | None = None, after: int = 0) -> ClaimedJob | None:
     """The job of the worker's first run after `after` that owns one, or of the one run that is asked for."""
-    row = s.execute(_OWNED, {"worker_id": worker_id, "run_id": run_id, "after": after}).one_or_none()
-    return None if row is None else _claimed(s, row.job_id, row)
+    row = session.execute(_OWNED, {"worker_id": worker_id, "run_id": run_id, "after": after}).one_or_none()
+    return None if row is None else _claimed(session, row.job_id, row)
 
 
-def _claimed(s: Session, job_id: int, row: Any) -> ClaimedJob:
-    partial = read_partial(s, job_id) if row.attempt > 1 else None
+def _claimed(session: Session, job_id: int, row: Any) -> ClaimedJob:
+    partial = read_partial(session, job_id) if row.attempt > 1 else None
     return ClaimedJob(job_id, row.run_id, row.attempt, _request(row), partial, row.trace_parent)
 
 
-def list_waiting(s: Session, device_id: int, limit: int) -> list[JobRequest]:
+def list_waiting(session: Session, device_id: int, limit: int) -> list[JobRequest]:
     """The jobs of a device that its workers take next, the first one first."""
-    return [_request(row) for row in s.execute(_WAITING, {"device_id": device_id, "limit": limit})]
+    return [_request(row) for row in session.execute(_WAITING, {"device_id": device_id, "limit": limit})]
 
 
-def count_waiting(s: Session, device_key: str) -> int:
+def count_waiting(session: Session, device_key: str) -> int:
     """How many jobs wait for a device and may run now."""
-    return s.scalar(_COUNT_WAITING, {"device_key": device_key}) or 0
+    return session.scalar(_COUNT_WAITING, {"device_key": device_key}) or 0
 
 
 def _request(row: Any) -> JobRequest:
@@ -163,18 +163,18 @@ def _request(row: Any) -> JobRequest:
     return JobRequest(JobKind(row.kind), row.url, row.sha, row.operator, row.spec, row.base_sha, definitions, patch)
 
 
-def heartbeat(s: Session, run_id: int) -> Ownership:
+def heartbeat(session: Session, run_id: int) -> Ownership:
     """Renews the run's lease; answers like `read_ownership`."""
-    return _ownership(s.execute(_HEARTBEAT, {"run_id": run_id}).one_or_none())
+    return _ownership(session.execute(_HEARTBEAT, {"run_id": run_id}).one_or_none())
 
 
-def read_ownership(s: Session, run_id: int) -> Ownership:
+def read_ownership(session: Session, run_id: int) -> Ownership:
     """Whether the run still owns its job.
 
     "urgent": it does, and a more urgent job waits for the device, see `find_urgent`; "cancel": somebody cancelled the
     job; "lost": the run may write nothing.
     """
-    return _ownership(s.execute(_OWNER, {"run_id": run_id}).one_or_none())
+    return _ownership(session.execute(_OWNER, {"run_id": run_id}).one_or_none())
 
 
 def _ownership(row: Any) -> Ownership:
@@ -187,32 +187,32 @@ def _ownership(row: Any) -> Ownership:
     return "urgent" if row.is_urgent else "continue"
 
 
-def append_log(s: Session, run_id: int, piece: str) -> None:
+def append_log(session: Session, run_id: int, piece: str) -> None:
     """Adds a piece to the run's log; StaleRunError when the run has ended."""
-    job_id = s.scalar(_APPEND, {"run_id": run_id, "text": storable(piece)})
+    job_id = session.scalar(_APPEND, {"run_id": run_id, "text": storable(piece)})
     if job_id is None:
         raise StaleRunError
-    announce(s, "log", job_id=job_id)
+    announce(session, "log", job_id=job_id)
 
 
 def set_progress(
-    s: Session, run_id: int, done: int, total: int, step: str, cell: tuple[str, str] | None = None
+    session: Session, run_id: int, done: int, total: int, step: str, cell: tuple[str, str] | None = None
 ) -> None:
     """Writes the run's progress; StaleRunError when it no longer owns its job. cell: the variant and case it is at."""
     progress = {"done": done, "total": total, "text": step, "cell": cell}
-    row = s.execute(_PROGRESS, {"run_id": run_id, "progress": progress}).one_or_none()
+    row = session.execute(_PROGRESS, {"run_id": run_id, "progress": progress}).one_or_none()
     if row is None:
         raise StaleRunError
-    announce(s, "progress", job_id=row.id, submission_id=row.submission_id)
+    announce(session, "progress", job_id=row.id, submission_id=row.submission_id)
 
 
-def prepare_finish(s: Session, job_id: int, outcome: Outcome) -> OutcomeNames:
+def prepare_finish(session: Session, job_id: int, outcome: Outcome) -> OutcomeNames:
     """Writes what the outcome names, in a transaction before that of `finish_run`; see `record_names`."""
-    return record_names(s, s.get_one(JobRecord, job_id), outcome)
+    return record_names(session, session.get_one(JobRecord, job_id), outcome)
 
 
 def finish_run(
-    s: Session, run_id: int, outcome: Outcome, names: OutcomeNames | None = None, times: RunTimes | None = None
+    session: Session, run_id: int, outcome: Outcome, names: OutcomeNames | None = None, times: RunTimes | None = None
 ) -> None:
     """Records the outcome and ends the job, in one transaction; StaleRunError when the run does not own its job.
 
@@ -220,141 +220,141 @@ def finish_run(
     what the run spent its time on before.
     """
     begin = perf_counter()
-    run, job = lock_owned_run(s, run_id)
-    record_outcome(s, job, run, outcome, names)
-    _end(s, run, job, RunState.DONE, JobState.DONE, "")
+    run, job = lock_owned_run(session, run_id)
+    record_outcome(session, job, run, outcome, names)
+    _end(session, run, job, RunState.DONE, JobState.DONE, "")
     if times is not None:
-        store_times(s, run_id, times.with_more(Activity.RECORD, perf_counter() - begin))
+        store_times(session, run_id, times.with_more(Activity.RECORD, perf_counter() - begin))
 
 
-def finish_patch_run(s: Session, run_id: int, outcome: Outcome, times: RunTimes) -> None:
+def finish_patch_run(session: Session, run_id: int, outcome: Outcome, times: RunTimes) -> None:
     """Ends the job of a patch with its outcome, which is stored apart from all results; otherwise like finish_run."""
-    run, job = lock_owned_run(s, run_id)
-    store_outcome(s, job.id, outcome)
-    _end(s, run, job, RunState.DONE, JobState.DONE, "")
-    store_times(s, run_id, times)
+    run, job = lock_owned_run(session, run_id)
+    store_outcome(session, job.id, outcome)
+    _end(session, run, job, RunState.DONE, JobState.DONE, "")
+    store_times(session, run_id, times)
 
 
-def store_times(s: Session, run_id: int, times: RunTimes) -> None:
+def store_times(session: Session, run_id: int, times: RunTimes) -> None:
     """Writes what a run spent its time on, in the transaction that ends it."""
-    s.execute(update(RunRecord).where(RunRecord.id == run_id).values(times=to_json(times)))
+    session.execute(update(RunRecord).where(RunRecord.id == run_id).values(times=to_json(times)))
 
 
-def fail_run(s: Session, run_id: int, message: str, *, retry: bool, reason: Reason | None = None) -> None:
+def fail_run(session: Session, run_id: int, message: str, *, retry: bool, reason: Reason | None = None) -> None:
     """Ends a run that could not execute its job.
 
     With `retry` the job is queued again after a pause, unless this was its last attempt. After an outage it is always
     queued again, because that is no attempt, until it had MAX_OUTAGES.
     """
-    run, job = lock_owned_run(s, run_id)
+    run, job = lock_owned_run(session, run_id)
     if reason in OUTAGES and job.outages < MAX_OUTAGES:
         job.outages += 1
         job.max_attempts += 1
-        _wait(s, job, job.outages)
-        _end(s, run, job, RunState.FAILED, JobState.QUEUED, message, reason)
+        _wait(session, job, job.outages)
+        _end(session, run, job, RunState.FAILED, JobState.QUEUED, message, reason)
     elif retry and reason not in OUTAGES and job.attempt < job.max_attempts:
-        _wait_after_attempt(s, job)
-        _end(s, run, job, RunState.FAILED, JobState.QUEUED, message, reason)
+        _wait_after_attempt(session, job)
+        _end(session, run, job, RunState.FAILED, JobState.QUEUED, message, reason)
     else:
-        _end(s, run, job, RunState.FAILED, JobState.FAILED, message, reason)
+        _end(session, run, job, RunState.FAILED, JobState.FAILED, message, reason)
 
 
-def _wait(s: Session, job: JobRecord, failures: int) -> None:
+def _wait(session: Session, job: JobRecord, failures: int) -> None:
     """Keeps the job from running for a while: longer after each failure in a row."""
     pause = min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LONGEST_PAUSE_SECONDS)
     # The clock of the database, because hosts differ.
-    job.not_before = s.scalars(select(func.clock_timestamp())).one() + timedelta(seconds=pause)
+    job.not_before = session.scalars(select(func.clock_timestamp())).one() + timedelta(seconds=pause)
 
 
-def _wait_after_attempt(s: Session, job: JobRecord) -> None:
-    _wait(s, job, max(1, ATTEMPTS - (job.max_attempts - job.attempt)))
+def _wait_after_attempt(session: Session, job: JobRecord) -> None:
+    _wait(session, job, max(1, ATTEMPTS - (job.max_attempts - job.attempt)))
 
 
-def cancelled_run(s: Session, run_id: int) -> None:
+def cancelled_run(session: Session, run_id: int) -> None:
     """Confirms that the run of a cancelled job has stopped; a run that had already ended stays as it is."""
     stopped = {"state": RunState.CANCELLED, "message": "cancelled", "finished_at": func.now()}
     ended = update(RunRecord).where(RunRecord.id == run_id, RunRecord.state == RunState.RUNNING).values(stopped)
-    job_id = s.scalar(ended.returning(RunRecord.job_id))
+    job_id = session.scalar(ended.returning(RunRecord.job_id))
     if job_id is not None:
-        announce(s, "state", job_id=job_id)
+        announce(session, "state", job_id=job_id)
 
 
-def settle_stale_run(s: Session, run_id: int, state: RunState, times: RunTimes) -> bool:
+def settle_stale_run(session: Session, run_id: int, state: RunState, times: RunTimes) -> bool:
     """Whether a run that owns no job has ended as `state` all the same: its job was cancelled, or it ended before, and
     its worker did not hear the answer."""
-    cancelled_run(s, run_id)
-    if s.scalar(select(RunRecord.state).where(RunRecord.id == run_id)) != state:
+    cancelled_run(session, run_id)
+    if session.scalar(select(RunRecord.state).where(RunRecord.id == run_id)) != state:
         return False
     if state == RunState.CANCELLED:
-        store_times(s, run_id, times)
+        store_times(session, run_id, times)
     return True
 
 
-def release_run(s: Session, run_id: int, partial: PartialOutcome | None = None) -> None:
+def release_run(session: Session, run_id: int, partial: PartialOutcome | None = None) -> None:
     """Puts the job of a run back into the queue because its worker was asked to stop; the attempt does not count.
 
     partial: what it found, which the next run need not measure.
     """
-    run, job = _lock_interrupted(s, run_id, partial)
-    _end(s, run, job, RunState.LOST, JobState.QUEUED, "handed back: its worker was stopped")
+    run, job = _lock_interrupted(session, run_id, partial)
+    _end(session, run, job, RunState.LOST, JobState.QUEUED, "handed back: its worker was stopped")
 
 
-def yield_run(s: Session, run_id: int, urgent_job_id: int, partial: PartialOutcome | None = None) -> None:
+def yield_run(session: Session, run_id: int, urgent_job_id: int, partial: PartialOutcome | None = None) -> None:
     """The same because a more urgent job waits for the device."""
-    run, job = _lock_interrupted(s, run_id, partial)
+    run, job = _lock_interrupted(session, run_id, partial)
     run.yielded_to_job_id = urgent_job_id
-    _end(s, run, job, RunState.YIELDED, JobState.QUEUED, f"paused for job {urgent_job_id}")
+    _end(session, run, job, RunState.YIELDED, JobState.QUEUED, f"paused for job {urgent_job_id}")
 
 
-def _lock_interrupted(s: Session, run_id: int, partial: PartialOutcome | None) -> tuple[RunRecord, JobRecord]:
-    run, job = lock_owned_run(s, run_id)
+def _lock_interrupted(session: Session, run_id: int, partial: PartialOutcome | None) -> tuple[RunRecord, JobRecord]:
+    run, job = lock_owned_run(session, run_id)
     job.max_attempts += 1
     if partial is not None:
-        keep_partial(s, job.id, partial)
+        keep_partial(session, job.id, partial)
     return run, job
 
 
-def lose_run(s: Session, run_id: int, message: str) -> int | None:
+def lose_run(session: Session, run_id: int, message: str) -> int | None:
     """Takes the job away from a run whose worker is silent: back into the queue, or failed after its last attempt.
 
     Returns the job's id; None when the run ended meanwhile, or is about to: its job's row is locked.
     """
-    job_id = s.scalar(select(RunRecord.job_id).where(RunRecord.id == run_id))
-    job = s.scalars(
+    job_id = session.scalar(select(RunRecord.job_id).where(RunRecord.id == run_id))
+    job = session.scalars(
         select(JobRecord)
         .where(JobRecord.id == job_id)
         .with_for_update(skip_locked=True)
         .execution_options(populate_existing=True)
     ).one_or_none()
-    run = s.get(RunRecord, run_id, populate_existing=True)
+    run = session.get(RunRecord, run_id, populate_existing=True)
     if job is None or run is None or run.state != RunState.RUNNING:
         return None
     if job.state != JobState.RUNNING or job.attempt != run.attempt:
         # The job was cancelled or belongs to another run; only this run ends.
         run.state, run.message, run.finished_at = RunState.LOST, message, func.now()
     elif job.attempt < job.max_attempts:
-        _wait_after_attempt(s, job)
-        _end(s, run, job, RunState.LOST, JobState.QUEUED, message, Reason.WORKER_LOST)
+        _wait_after_attempt(session, job)
+        _end(session, run, job, RunState.LOST, JobState.QUEUED, message, Reason.WORKER_LOST)
     else:
         message = f"gave up after {job.attempt} attempts; the last one: {message}"
         cell = (job.progress or {}).get("cell")
         if cell is not None:
             message += f", while it ran {cell[0]} on {cell[1]}"
-            if not is_patch(s, job.commit_id):
-                record_crash(s, job, run, cell, message)
-        _end(s, run, job, RunState.LOST, JobState.FAILED, message, Reason.WORKER_LOST)
+            if not is_patch(session, job.commit_id):
+                record_crash(session, job, run, cell, message)
+        _end(session, run, job, RunState.LOST, JobState.FAILED, message, Reason.WORKER_LOST)
     return job.id
 
 
-def lock_owned_run(s: Session, run_id: int) -> tuple[RunRecord, JobRecord]:
+def lock_owned_run(session: Session, run_id: int) -> tuple[RunRecord, JobRecord]:
     """Locks the job of a run and proves that the run owns it; StaleRunError otherwise.
 
     Only the job's row is locked: the run's own row stays free for its heartbeat while results are being written.
     """
     job_id = select(RunRecord.job_id).where(RunRecord.id == run_id).scalar_subquery()
     locked = select(JobRecord).where(JobRecord.id == job_id).with_for_update()
-    job = s.scalars(locked.execution_options(populate_existing=True)).one_or_none()
-    run = s.get(RunRecord, run_id, populate_existing=True)
+    job = session.scalars(locked.execution_options(populate_existing=True)).one_or_none()
+    run = session.get(RunRecord, run_id, populate_existing=True)
     if job is None or run is None or run.state != RunState.RUNNING:
         raise StaleRunError
     if job.state != JobState.RUNNING or job.attempt != run.attempt:
@@ -363,7 +363,7 @@ def lock_owned_run(s: Session, run_id: int) -> tuple[RunRecord, JobRecord]:
 
 
 def _end(
-    s: Session,
+    session: Session,
     run: RunRecord,
     job: JobRecord,
     run_state: RunState,
@@ -377,9 +377,9 @@ def _end(
     job.state, job.message, job.reason, job.progress = job_state, storable(message), reason, None
     if job_state == JobState.QUEUED:
         job.started_at = None
-        announce_queued(s, [job.device_id])
+        announce_queued(session, [job.device_id])
     else:
         job.finished_at = ended_at
         if run.attempt > 1:
-            forget_partial(s, job.id)
-    announce(s, "state", job_id=job.id, submission_id=job.submission_id)
+            forget_partial(session, job.id)
+    announce(session, "state", job_id=job.id, submission_id=job.submission_id)

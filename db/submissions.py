@@ -56,7 +56,7 @@ class NewSubmission:
     """The version of definitions that the jobs were planned with; None for the repository's newest."""
 
 
-def create_submission(s: Session, new: NewSubmission) -> int:
+def create_submission(session: Session, new: NewSubmission) -> int:
     """The id of the submission; its rows come to be together, or not at all.
 
     An idempotency key that was used before returns the submission it was used for and makes nothing.
@@ -74,50 +74,52 @@ def create_submission(s: Session, new: NewSubmission) -> int:
         .values(**row, idempotency_key=new.idempotency_key)
         .on_conflict_do_nothing(index_elements=["idempotency_key"])
     )
-    submission_id: int | None = s.scalar(statement.returning(SubmissionRecord.id))
+    submission_id: int | None = session.scalar(statement.returning(SubmissionRecord.id))
     if submission_id is None:
-        return s.scalars(
+        return session.scalars(
             select(SubmissionRecord.id).where(SubmissionRecord.idempotency_key == new.idempotency_key)
         ).one()
     if new.jobs:
-        _add_jobs(s, submission_id, new.jobs, new.priority, new.definitions_sha)
-    announce(s, "state", submission_id=submission_id)
+        _add_jobs(session, submission_id, new.jobs, new.priority, new.definitions_sha)
+    announce(session, "state", submission_id=submission_id)
     return submission_id
 
 
-def may_repeat(s: Session, submission_id: int) -> bool:
+def may_repeat(session: Session, submission_id: int) -> bool:
     """Whether all comparisons of a submission came to an end and none is a repetition.
 
     The submission stays locked until the transaction ends, so another caller waits for this one.
     """
-    s.execute(select(SubmissionRecord.id).where(SubmissionRecord.id == submission_id).with_for_update())
+    session.execute(select(SubmissionRecord.id).where(SubmissionRecord.id == submission_id).with_for_update())
     compared = select(JobRecord.state, JobRecord.spec).where(
         JobRecord.submission_id == submission_id, JobRecord.kind == "compare"
     )
     return not any(
-        state in (*_OPEN, JobState.CANCELLED) or spec.rounds is not None for state, spec in s.execute(compared)
+        state in (*_OPEN, JobState.CANCELLED) or spec.rounds is not None for state, spec in session.execute(compared)
     )
 
 
-def repeat(s: Session, job_id: int, pairs: list[tuple[str, str]], rounds: int) -> None:
+def repeat(session: Session, job_id: int, pairs: list[tuple[str, str]], rounds: int) -> None:
     """Adds a comparison like an ended one to its submission: of these pairs alone, in so many rounds."""
-    job = _lock_job(s, job_id)
+    job = _lock_job(session, job_id)
     spec = replace(job.spec, pairs=pairs, rounds=rounds, stop=None)
     new = NewJob(job.kind, job.commit_id, job.operator_id, job.device_id, spec, job.base_commit_id)
-    _add_jobs(s, job.submission_id, [new], job.priority)
-    announce(s, "state", submission_id=job.submission_id)
+    _add_jobs(session, job.submission_id, [new], job.priority)
+    announce(session, "state", submission_id=job.submission_id)
 
 
 def _add_jobs(
-    s: Session, submission_id: int, new: list[NewJob], priority: int, definitions_sha: str | None = None
+    session: Session, submission_id: int, new: list[NewJob], priority: int, definitions_sha: str | None = None
 ) -> None:
     newest = (
         select(RepositoryRecord.definitions_sha)
         .join(SubmissionRecord, SubmissionRecord.repository_id == RepositoryRecord.id)
         .where(SubmissionRecord.id == submission_id)
     )
-    definitions_sha = definitions_sha or s.scalar(newest)
-    measured = _commit_ids(s, submission_id, {job.unchanged_since for job in new if job.unchanged_since is not None})
+    definitions_sha = definitions_sha or session.scalar(newest)
+    measured = _commit_ids(
+        session, submission_id, {job.unchanged_since for job in new if job.unchanged_since is not None}
+    )
     jobs = [
         {
             "submission_id": submission_id,
@@ -135,11 +137,11 @@ def _add_jobs(
         }
         for job in new
     ]
-    s.execute(insert(JobRecord), jobs)
-    announce_queued(s, {job.device_id for job in new if job.unchanged_since is None})
+    session.execute(insert(JobRecord), jobs)
+    announce_queued(session, {job.device_id for job in new if job.unchanged_since is None})
 
 
-def _commit_ids(s: Session, submission_id: int, shas: set[str]) -> dict[str, int]:
+def _commit_ids(session: Session, submission_id: int, shas: set[str]) -> dict[str, int]:
     """The row ids of commits of the submission's repository, by git's id."""
     if not shas:
         return {}
@@ -148,7 +150,7 @@ def _commit_ids(s: Session, submission_id: int, shas: set[str]) -> dict[str, int
         .join(SubmissionRecord, SubmissionRecord.repository_id == CommitRecord.repository_id)
         .where(SubmissionRecord.id == submission_id, CommitRecord.sha.in_(shas))
     )
-    ids = {row.sha: row.id for row in s.execute(statement)}
+    ids = {row.sha: row.id for row in session.execute(statement)}
     unknown = sorted(shas - set(ids))
     if unknown:
         raise NotFoundError(f"there is no commit {unknown[0]} in the repository of submission {submission_id}")
@@ -172,42 +174,46 @@ def _end_of_unchanged(unchanged_since: str | None, commit_ids: dict[str, int]) -
     }
 
 
-def cancel_submission(s: Session, submission_id: int) -> int:
+def cancel_submission(session: Session, submission_id: int) -> int:
     """Cancels every job of the submission that has not ended; returns how many."""
-    _require_submission(s, submission_id)
-    jobs = s.scalars(_locked_jobs().where(JobRecord.submission_id == submission_id, JobRecord.state.in_(_OPEN))).all()
+    _require_submission(session, submission_id)
+    jobs = session.scalars(
+        _locked_jobs().where(JobRecord.submission_id == submission_id, JobRecord.state.in_(_OPEN))
+    ).all()
     for job in jobs:
-        _cancel(s, job)
+        _cancel(session, job)
     return len(jobs)
 
 
-def cancel_job(s: Session, job_id: int) -> bool:
+def cancel_job(session: Session, job_id: int) -> bool:
     """Cancels the job; False when it had ended already.
 
     A running job is cancelled at once; its worker learns of it at its next heartbeat.
     """
-    job = _lock_job(s, job_id)
+    job = _lock_job(session, job_id)
     if job.state not in _OPEN:
         return False
-    _cancel(s, job)
+    _cancel(session, job)
     return True
 
 
-def retry_job(s: Session, job_id: int) -> None:
+def retry_job(session: Session, job_id: int) -> None:
     """Puts an ended job back into the queue; StateError when it has not ended."""
-    job = _lock_job(s, job_id)
+    job = _lock_job(session, job_id)
     if job.state in _OPEN:
         raise StateError(f"job {job_id} is still {job.state}; cancel it first, or wait for its end")
-    _retry(s, job)
+    _retry(session, job)
 
 
-def retry_submission(s: Session, submission_id: int) -> int:
+def retry_submission(session: Session, submission_id: int) -> int:
     """Puts every failed or cancelled job of the submission back into the queue; returns how many."""
-    _require_submission(s, submission_id)
+    _require_submission(session, submission_id)
     ended = (JobState.FAILED, JobState.CANCELLED)
-    jobs = s.scalars(_locked_jobs().where(JobRecord.submission_id == submission_id, JobRecord.state.in_(ended))).all()
+    jobs = session.scalars(
+        _locked_jobs().where(JobRecord.submission_id == submission_id, JobRecord.state.in_(ended))
+    ).all()
     for job in jobs:
-        _retry(s, job)
+        _retry(session, job)
     return len(jobs)
 
 
@@ -215,30 +221,30 @@ def _locked_jobs() -> Any:
     return select(JobRecord).order_by(JobRecord.id).with_for_update().execution_options(populate_existing=True)
 
 
-def _lock_job(s: Session, job_id: int) -> JobRecord:
-    job: JobRecord | None = s.scalars(_locked_jobs().where(JobRecord.id == job_id)).one_or_none()
+def _lock_job(session: Session, job_id: int) -> JobRecord:
+    job: JobRecord | None = session.scalars(_locked_jobs().where(JobRecord.id == job_id)).one_or_none()
     if job is None:
         raise NotFoundError(f"there is no job {job_id}")
     return job
 
 
-def _require_submission(s: Session, submission_id: int) -> None:
-    if s.get(SubmissionRecord, submission_id) is None:
+def _require_submission(session: Session, submission_id: int) -> None:
+    if session.get(SubmissionRecord, submission_id) is None:
         raise NotFoundError(f"there is no submission {submission_id}")
 
 
-def _cancel(s: Session, job: JobRecord) -> None:
+def _cancel(session: Session, job: JobRecord) -> None:
     job.state = JobState.CANCELLED
     job.message, job.reason = "cancelled", None
     job.finished_at = func.now()
     if job.attempt > 0:
-        forget_partial(s, job.id)
-    announce(s, "state", job_id=job.id, submission_id=job.submission_id)
+        forget_partial(session, job.id)
+    announce(session, "state", job_id=job.id, submission_id=job.submission_id)
 
 
-def _retry(s: Session, job: JobRecord) -> None:
+def _retry(session: Session, job: JobRecord) -> None:
     # The worker of a job that was cancelled a moment ago may not have noticed yet.
-    s.execute(
+    session.execute(
         update(RunRecord)
         .where(RunRecord.job_id == job.id, RunRecord.state == RunState.RUNNING)
         .values(state=RunState.CANCELLED, message="cancelled", finished_at=func.now())
@@ -250,7 +256,7 @@ def _retry(s: Session, job: JobRecord) -> None:
     job.progress = None
     job.judged_at = job.started_at = job.finished_at = None
     job.max_attempts = job.attempt + ATTEMPTS
-    announce_queued(s, [job.device_id])
-    reopen(s, job.submission_id, "measured again")
-    reopen_check_run(s, job.submission_id)
-    announce(s, "state", job_id=job.id, submission_id=job.submission_id)
+    announce_queued(session, [job.device_id])
+    reopen(session, job.submission_id, "measured again")
+    reopen_check_run(session, job.submission_id)
+    announce(session, "state", job_id=job.id, submission_id=job.submission_id)

@@ -45,7 +45,7 @@ class NewTrial:
     merge_commit_id: int | None = None
 
 
-def ask(s: Session, new: NewTrial) -> int:
+def ask(session: Session, new: NewTrial) -> int:
     """Writes a trial with its job and queue entry; returns the id of the job."""
     is_compare = new.kind == "compare"
     job = NewJob(
@@ -57,10 +57,10 @@ def ask(s: Session, new: NewTrial) -> int:
         spec=new.spec,
     )
     request = {"regression": new.regression_id, "kinds": [new.kind], "purpose": str(new.purpose)}
-    priority = max(new.priority, _awaited_priority(s, new.regression_id))
-    submission_id = create_submission(s, NewSubmission(new.repository_id, request, [job], "confirm", priority))
-    job_id = s.scalars(select(JobRecord.id).where(JobRecord.submission_id == submission_id)).one()
-    s.add(
+    priority = max(new.priority, _awaited_priority(session, new.regression_id))
+    submission_id = create_submission(session, NewSubmission(new.repository_id, request, [job], "confirm", priority))
+    job_id = session.scalars(select(JobRecord.id).where(JobRecord.submission_id == submission_id)).one()
+    session.add(
         TrialRecord(
             regression_id=new.regression_id,
             job_id=job_id,
@@ -70,18 +70,18 @@ def ask(s: Session, new: NewTrial) -> int:
             merge_commit_id=new.merge_commit_id,
         )
     )
-    s.flush()
-    announce(s, "regression")
+    session.flush()
+    announce(session, "regression")
     return job_id
 
 
-def _awaited_priority(s: Session, regression_id: int) -> int:
+def _awaited_priority(session: Session, regression_id: int) -> int:
     """The highest priority of the submissions that wait for the verdict on a suspicion; SCHEDULED where none is above
     ordinary."""
-    return int(s.scalar(text(_AWAITED), {"id": regression_id, "ordinary": ORDINARY}) or SCHEDULED)
+    return int(session.scalar(text(_AWAITED), {"id": regression_id, "ordinary": ORDINARY}) or SCHEDULED)
 
 
-def find_imported(s: Session, new: NewTrial, judged_job_id: int) -> int | None:
+def find_imported(session: Session, new: NewTrial, judged_job_id: int) -> int | None:
     """The id of an imported job that measured what a trial is to measure and that nothing was concluded from yet; None
     where no file brought one. judged_job_id: the job that gives rise to the trial, which cannot answer it.
 
@@ -107,11 +107,11 @@ def find_imported(s: Session, new: NewTrial, judged_job_id: int) -> int | None:
         .order_by(JobRecord.id)
         .limit(1)
     )
-    return s.scalar(statement)
+    return session.scalar(statement)
 
 
 def record(
-    s: Session,
+    session: Session,
     regression_id: int,
     job_id: int,
     base_commit_id: int,
@@ -126,14 +126,14 @@ def record(
         base_commit_id=base_commit_id,
         head_commit_id=head_commit_id,
     )
-    s.add(trial)
-    s.flush()
-    announce(s, "regression")
+    session.add(trial)
+    session.flush()
+    announce(session, "regression")
     return trial.id
 
 
 def answer(
-    s: Session,
+    session: Session,
     trial_id: int,
     new_answer: Answer,
     message: str,
@@ -143,36 +143,38 @@ def answer(
 ) -> None:
     """Writes the answer of a trial; a job that was run once more replaces the earlier answer."""
     values = {"answer": Answer(new_answer), "message": storable(message), "ratio": ratio, "low": low, "high": high}
-    s.execute(
+    session.execute(
         update(TrialRecord).where(TrialRecord.id == trial_id).values(**values, answered_at=func.clock_timestamp())
     )
-    announce(s, "regression")
+    announce(session, "regression")
 
 
 def ensure_series(
-    s: Session, operator_id: int, device_id: int, cells: list[tuple[int, int]], metric: str
+    session: Session, operator_id: int, device_id: int, cells: list[tuple[int, int]], metric: str
 ) -> dict[tuple[int, int], int]:
     """The series by which (variant id, case id) are known in a metric, the newest protocol's; made where they were
     never timed."""
-    series = _series(s, operator_id, device_id, metric)
+    series = _series(session, operator_id, device_id, metric)
     missing = [cell for cell in cells if cell not in series]
     # A program's series have a protocol of their own, so only those of the same operator tell.
     newest = select(SeriesRecord.protocol).filter_by(operator_id=operator_id, device_id=device_id, metric=metric)
-    protocol = s.scalar(newest.order_by(SeriesRecord.id.desc()).limit(1))
-    protocol = protocol or PROTOCOLS[s.get_one(DeviceRecord, device_id).kind]
+    protocol = session.scalar(newest.order_by(SeriesRecord.id.desc()).limit(1))
+    protocol = protocol or PROTOCOLS[session.get_one(DeviceRecord, device_id).kind]
     common = {"operator_id": operator_id, "device_id": device_id, "metric": metric, "protocol": protocol}
     rows = [{**common, "variant_id": variant, "case_id": case} for variant, case in missing]
-    ensure_rows(s, SeriesRecord, rows, key=["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"])
-    return _series(s, operator_id, device_id, metric) if missing else series
+    ensure_rows(
+        session, SeriesRecord, rows, key=["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"]
+    )
+    return _series(session, operator_id, device_id, metric) if missing else series
 
 
-def _series(s: Session, operator_id: int, device_id: int, metric: str) -> dict[tuple[int, int], int]:
+def _series(session: Session, operator_id: int, device_id: int, metric: str) -> dict[tuple[int, int], int]:
     statement = select(SeriesRecord.variant_id, SeriesRecord.case_id, SeriesRecord.id).order_by(SeriesRecord.id)
-    rows = s.execute(statement.filter_by(operator_id=operator_id, device_id=device_id, metric=metric))
+    rows = session.execute(statement.filter_by(operator_id=operator_id, device_id=device_id, metric=metric))
     return {(row.variant_id, row.case_id): row.id for row in rows}
 
 
-def keep_share(s: Session, device_id: int, share: float) -> int | None:
+def keep_share(session: Session, device_id: int, share: float) -> int | None:
     """The id of a waiting trial's job that was put in front of ordinary work, because trials had too little of the
     device lately.
 
@@ -181,14 +183,14 @@ def keep_share(s: Session, device_id: int, share: float) -> int | None:
     them for ever. share: of the device's time, that trials may take while other work waits; without other work they
     take all of it. Nothing waits for trials of changed code alone: they are neither put in front nor counted.
     """
-    spent = s.execute(text(_SPENT), {"device_id": device_id, "recent": RECENT, "code": CONFIRM_CODE}).one()
+    spent = session.execute(text(_SPENT), {"device_id": device_id, "recent": RECENT, "code": CONFIRM_CODE}).one()
     if share * float(spent.all_seconds) <= float(spent.trial_seconds):
         return None
-    waiting = s.execute(text(_WAITING), {"device_id": device_id, "code": CONFIRM_CODE}).one_or_none()
+    waiting = session.execute(text(_WAITING), {"device_id": device_id, "code": CONFIRM_CODE}).one_or_none()
     if waiting is None or waiting.priority >= HURRIED:
         return None
-    s.execute(update(JobRecord).where(JobRecord.id == waiting.id).values(priority=HURRIED))
-    announce(s, "state", job_id=waiting.id)
+    session.execute(update(JobRecord).where(JobRecord.id == waiting.id).values(priority=HURRIED))
+    announce(session, "state", job_id=waiting.id)
     return int(waiting.id)
 
 

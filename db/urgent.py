@@ -39,27 +39,27 @@ SELECT id FROM urgent OFFSET (
 """
 
 
-def find_urgent(s: Session, run_id: int, resumable: Sequence[str], lease_seconds: float) -> int | None:
+def find_urgent(session: Session, run_id: int, resumable: Sequence[str], lease_seconds: float) -> int | None:
     """The queued job that this run makes room for at its next opportunity; None where it may go on.
 
     Of several runs only as many make room as urgent jobs wait for want of an idle worker. resumable: kinds of jobs that
     make room.
     """
     values = {"run_id": run_id, "limit": _MOST_URGENT, "lease": lease_seconds, "resumable": list(resumable)}
-    job_id: int | None = s.scalar(text(_URGENT), values)
+    job_id: int | None = session.scalar(text(_URGENT), values)
     return job_id
 
 
-def keep_partial(s: Session, job_id: int, partial: PartialOutcome) -> None:
+def keep_partial(session: Session, job_id: int, partial: PartialOutcome) -> None:
     """Stores what a run found, in the transaction that gives its job back; it replaces what earlier runs left."""
     stored = to_json(partial)
     statement = upsert_into(PartialOutcomeRecord).values(job_id=job_id, **stored)
-    s.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_=stored))
+    session.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_=stored))
 
 
-def read_partial(s: Session, job_id: int) -> PartialOutcome | None:
+def read_partial(session: Session, job_id: int) -> PartialOutcome | None:
     """What interrupted runs of the job found; None where none was, and where the stored form has changed since."""
-    row = s.get(PartialOutcomeRecord, job_id)
+    row = session.get(PartialOutcomeRecord, job_id)
     if row is None:
         return None
     try:
@@ -71,6 +71,6 @@ def read_partial(s: Session, job_id: int) -> PartialOutcome | None:
         return None
 
 
-def forget_partial(s: Session, job_id: int) -> None:
+def forget_partial(session: Session, job_id: int) -> None:
     """Drops what interrupted runs found: the job has ended, or is measured anew."""
-    s.execute(delete(PartialOutcomeRecord).where(PartialOutcomeRecord.job_id == job_id))
+    session.execute(delete(PartialOutcomeRecord).where(PartialOutcomeRecord.job_id == job_id))

@@ -42,16 +42,16 @@ class KeyScope:
     job_id: int | None
 
 
-def add_key(s: Session, name: str) -> str:
+def add_key(session: Session, name: str) -> str:
     """A new key, which nobody can read again; StateError when there is one of that name."""
     key = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     row = insert(WorkerKeyRecord).values(name=name, digest=_digest(key)).on_conflict_do_nothing()
-    if s.scalar(row.returning(WorkerKeyRecord.id)) is None:
+    if session.scalar(row.returning(WorkerKeyRecord.id)) is None:
         raise StateError(f"there is a key called {name!r} already; choose another name")
     return key
 
 
-def accept_key(s: Session, name: str, key: str) -> None:
+def accept_key(session: Session, name: str, key: str) -> None:
     """Makes `key`, which somebody else made, the key of this name; UnusableValueError for one that could be guessed."""
     if not key.startswith(PREFIX) or len(key) < len(PREFIX) + _RANDOM_BYTES:
         raise UnusableValueError(
@@ -59,26 +59,26 @@ def accept_key(s: Session, name: str, key: str) -> None:
         )
     row = {"digest": _digest(key), "revoked_at": None}
     changed = insert(WorkerKeyRecord).values(name=name, **row)
-    s.execute(changed.on_conflict_do_update(index_elements=["name"], set_=row))
+    session.execute(changed.on_conflict_do_update(index_elements=["name"], set_=row))
 
 
-def revoke_key(s: Session, name: str) -> None:
+def revoke_key(session: Session, name: str) -> None:
     """From now on the key opens nothing; its workers' jobs go back into the queue when their leases have run out."""
     revoked = func.coalesce(WorkerKeyRecord.revoked_at, func.now())
     statement = update(WorkerKeyRecord).where(WorkerKeyRecord.name == name).values(revoked_at=revoked)
-    if s.scalar(statement.returning(WorkerKeyRecord.id)) is None:
+    if session.scalar(statement.returning(WorkerKeyRecord.id)) is None:
         raise NotFoundError(f"there is no key called {name!r}")
 
 
 def find_use(
-    s: Session, key: str, worker_id: int | None = None, run_id: int | None = None, *, must_own: bool = True
+    session: Session, key: str, worker_id: int | None = None, run_id: int | None = None, *, must_own: bool = True
 ) -> KeyScope | None:
     """Whom a request is from; None for a key that is unknown or revoked.
 
     NotFoundError for a worker that was not registered with the key, StaleRunError for a run that is not the
     worker's, if it must own one.
     """
-    row: Any = s.execute(_FIND, {"digest": _digest(key), "worker_id": worker_id, "run_id": run_id}).one_or_none()
+    row: Any = session.execute(_FIND, {"digest": _digest(key), "worker_id": worker_id, "run_id": run_id}).one_or_none()
     if row is None:
         return None
     if worker_id is not None and row.worker_id is None:
@@ -90,26 +90,26 @@ def find_use(
         free = select(WorkerKeyRecord.id).where(WorkerKeyRecord.id == row.key_id)
         free = free.with_for_update(key_share=True, skip_locked=True)
         used = update(WorkerKeyRecord).where(WorkerKeyRecord.id.in_(free))
-        s.execute(used.values(last_used_at=func.clock_timestamp()))
+        session.execute(used.values(last_used_at=func.clock_timestamp()))
     return KeyScope(row.key_id, row.name, row.worker_id, row.device_id, row.device_key, row.job_id)
 
 
-def register_with_key(s: Session, use: KeyScope, worker: WorkerDescription) -> tuple[int, int]:
+def register_with_key(session: Session, use: KeyScope, worker: WorkerDescription) -> tuple[int, int]:
     """The id of the worker, which starts now, and of the last run that its predecessor of the same name had, or 0.
 
     StateError where the environment is known as that of another device: every result of it would move there.
     """
     environment = worker.environment
-    known = s.scalar(
+    known = session.scalar(
         select(DeviceRecord.key)
         .join(EnvironmentRecord, EnvironmentRecord.device_id == DeviceRecord.id)
         .where(EnvironmentRecord.key == environment.key)
     )
     if known is not None and known != environment.device_key:
         raise StateError(f"this environment is known as that of the device {known}, not {environment.device_key}")
-    worker_id, _ = leases.register(s, worker)
-    s.execute(update(WorkerRecord).where(WorkerRecord.id == worker_id).values(key_id=use.key_id))
-    last = s.scalar(select(func.max(RunRecord.id)).where(RunRecord.worker_id == worker_id))
+    worker_id, _ = leases.register(session, worker)
+    session.execute(update(WorkerRecord).where(WorkerRecord.id == worker_id).values(key_id=use.key_id))
+    last = session.scalar(select(func.max(RunRecord.id)).where(RunRecord.worker_id == worker_id))
     return worker_id, last or 0
 
 

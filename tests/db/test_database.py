@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import psycopg
 import pytest
 from sqlalchemy import text
@@ -51,28 +49,3 @@ def test_a_peer_that_vanished_is_noticed(database: Database) -> None:
         assert isinstance(driver, psycopg.Connection)
         options = driver.info.get_parameters()
     assert {name: options[name] for name in CONNECTION} == {name: str(value) for name, value in CONNECTION.items()}
-
-
-def process_id(database: Database) -> int:
-    """The process of PostgreSQL that serves a transaction of the database."""
-    with database.session() as s:
-        return int(s.execute(text("SELECT pg_backend_pid()")).scalar_one())
-
-
-@pytest.mark.parametrize("stays_away", [False, True])
-def test_a_thread_of_a_worker_opens_another_connection_only_when_the_first_stays_away(
-    database_url: str, stays_away: bool
-) -> None:
-    worker = Database.of_worker(database_url)
-    first = process_id(worker)
-    others: list[int] = []
-    thread = threading.Thread(target=lambda: others.append(process_id(worker)))
-    with worker.session() as s:
-        s.execute(text("SELECT 1"))
-        thread.start()
-        if stays_away:
-            # Nothing but another connection can serve the thread while this transaction is open.
-            thread.join()
-    thread.join()
-    assert (others == [first]) is not stays_away
-    worker.close()

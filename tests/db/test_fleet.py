@@ -167,17 +167,3 @@ def test_heartbeats_write_to_no_index(world: World) -> None:
         registry.worker_heartbeat(s, world.worker)
         for table in ("runs", "workers"):
             assert tuple(s.execute(text(counts.format(table))).one()) == (1, 1)
-
-
-def test_one_living_worker_leads(world: World) -> None:
-    with world.database.session() as s:
-        younger = registry.register_worker(s, "node-2-cpu", world.device, "0.1.0", {})
-        assert registry.is_oldest_alive(s, world.worker, 15)
-        assert not registry.is_oldest_alive(s, younger, 15)
-        s.execute(
-            text("UPDATE workers SET heartbeat_at = now() - interval '16 s' WHERE id = :id"), {"id": world.worker}
-        )
-        assert registry.is_oldest_alive(s, younger, 15)
-        registry.worker_heartbeat(s, world.worker)
-        registry.stop_worker(s, world.worker)
-        assert registry.is_oldest_alive(s, younger, 15)
