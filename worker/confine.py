@@ -196,6 +196,7 @@ def _replace_devices(devices: Iterable[str], shared_bytes: int, root: str) -> No
     _mount_empty(f"{root}/dev", "size=256k,mode=755", MS_NOEXEC)
     for name in devices:
         target, source = f"{root}/dev/{name}", f"/dev/{name}"
+        os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
         if os.path.isdir(source):  # noqa: PTH112
             os.makedirs(target)  # noqa: PTH103
         else:

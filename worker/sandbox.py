@@ -65,9 +65,17 @@ speeds, up to ten times apart.
 """
 DEVICES = {
     "cpu": ("null", "zero", "full", "random", "urandom"),
-    "cuda": ("null", "zero", "full", "random", "urandom", "nvidia*", "dri", "dxg"),
+    "cuda": (
+        *("null", "zero", "full", "random", "urandom", "dri", "dxg"),
+        *("nvidia[0-9]*", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"),
+        *("nvidia-caps/nvidia-cap[3-9]", "nvidia-caps/nvidia-cap[1-9][0-9]*"),
+    ),
 }
-"""Nodes of /dev that a child gets, by the kind of device it measures."""
+"""Nodes of /dev that a child gets, by the kind of device it measures.
+
+The first two capabilities of NVIDIA's driver configure and watch MIG; the others open slices of a GPU. Switches and
+channels of IMEX reach other GPUs and machines.
+"""
 MEMORY_SHARE = 4
 """A child's temporary folder and its /dev/shm each hold at most one part in so many of the machine's memory."""
 _START_SECONDS = 60.0
