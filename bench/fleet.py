@@ -59,7 +59,7 @@ from warpwatch.db.worker_keys import add_key
 from warpwatch.worker.coordinator import LostRunError
 from warpwatch.worker.guard import STOPPING, LeaseGuard
 from warpwatch.worker.http_coordinator import connect_to_server
-from warpwatch.worker.log_writer import LogWriter
+from warpwatch.worker.reporter import LogWriter
 
 PROCESSES = 8
 """More threads in one process wait for one another; more processes take seconds to start."""

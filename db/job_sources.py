@@ -1,14 +1,46 @@
-"""Writes what a judged bench says of its run: the sources of its operator, and the shifts of unchanged series."""
+"""Reads the sources of judged benches, and the shifts that the series of a run have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch.db.models import JobSourcesRecord
 from warpwatch.db.registry import upsert
+
+LEAST_SHIFTS = 8
+"""Series of unchanged code without which nothing is known of what a run has in common."""
+
+
+def list_common_shifts(
+    session: Session, operator_id: int, environment_id: int, commit_ids: Collection[int]
+) -> dict[tuple[int, int | None], float]:
+    """By commit and card, the median by which log times of other operators lay off their level, where their code had
+    not changed: what the host or the clocks did to all of a run, whatever its code."""
+    sql = """
+    SELECT commit_id, card_id, percentile_cont(0.5) WITHIN GROUP (ORDER BY shift::float) AS median
+    FROM job_sources CROSS JOIN LATERAL jsonb_array_elements(shifts) AS shift
+    WHERE commit_id = ANY(:commit_ids) AND environment_id = :environment_id AND operator_id <> :operator_id
+    GROUP BY commit_id, card_id HAVING count(*) >= :least
+    """
+    parameters = {"commit_ids": list(commit_ids), "environment_id": environment_id, "operator_id": operator_id}
+    rows = session.execute(text(sql), parameters | {"least": LEAST_SHIFTS})
+    return {(row.commit_id, row.card_id): row.median for row in rows}
+
+
+def list_sources(session: Session, series_id: int, commit_ids: Collection[int]) -> dict[int, str]:
+    """By commit, the fingerprint of the sources of a series' operator, as its newest judged bench had them."""
+    sql = """
+    SELECT DISTINCT ON (commit_id) commit_id, sources FROM job_sources
+    WHERE operator_id = (SELECT operator_id FROM series WHERE id = :series_id) AND commit_id = ANY(:commit_ids)
+      AND sources IS NOT NULL
+    ORDER BY commit_id, job_id DESC
+    """
+    rows = session.execute(text(sql), {"series_id": series_id, "commit_ids": list(commit_ids)})
+    return {row.commit_id: row.sources for row in rows}
 
 
 def save_job_sources(

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, make_url, text
 
 from warpwatch.db.database import CONNECTION, Database, libpq_url
 from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError, SchemaTooOldError
-from warpwatch.db.models import Base
+from warpwatch.db.metadata import METADATA
 
 _LOCK = 0x77617463
 """Advisory lock that keeps two processes from migrating one database at once."""
@@ -94,7 +94,7 @@ def differences(url: str) -> list[str]:
     with scratch_database(url) as migrated, scratch_database(url) as modelled:
         upgrade(migrated)
         database = Database(modelled)
-        Base.metadata.create_all(database.engine)
+        METADATA.create_all(database.engine)
         database.close()
         have, want = _catalogue(migrated), _catalogue(modelled)
     return sorted(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import Session, aliased
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.codec import from_json
@@ -40,7 +40,6 @@ from warpwatch.db.models import (
     TraceRecord,
     VariantRecord,
 )
-from warpwatch.db.reads.query import Session
 from warpwatch.db.samples import unpack_samples
 from warpwatch.db.traces import iter_trace
 

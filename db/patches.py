@@ -1,17 +1,92 @@
-"""Writes patches of working trees, and what their jobs found, apart from everything that enters history."""
+"""Uncommitted changes that somebody sent to be measured: they have results of their own and enter no history."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.outcome import Outcome
-from warpwatch.db.models import CommitRecord, PatchOutcomeRecord, PatchRecord
+from warpwatch.db.models import CommitRecord
+from warpwatch.db.models.base import Base, created
+from warpwatch.db.reads.query import fetch, fetch_one, fetch_scalar
 from warpwatch.db.registry import NewCommit, record_commits
+
+
+class PatchRecord(Base):
+    """A patch, once for each content. Its commit, its jobs and their outcomes go with it."""
+
+    __tablename__ = "patches"
+    __table_args__ = (UniqueConstraint("repository_id", "sha"), Index(None, "used_at"))
+    id: Mapped[int] = mapped_column(primary_key=True)
+    repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
+    sha: Mapped[str]
+    """The commit that it makes on its base, which no branch holds; see warpwatch.patches."""
+    base_sha: Mapped[str]
+    content: Mapped[bytes]
+    created_at: Mapped[datetime] = created()
+    used_at: Mapped[datetime] = created()
+    """When it was last sent or submitted; it is deleted some days later."""
+
+
+class PatchOutcomeRecord(Base):
+    """What a job of a patch found, apart from all results: contract.outcome.Outcome as JSON, without catalogues."""
+
+    __tablename__ = "patch_outcomes"
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    outcome: Mapped[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PatchRow:
+    """A stored patch: the commit that it makes, and what it is based on."""
+
+    id: int
+    sha: str
+    base_sha: str
+    created_at: datetime
+    used_at: datetime
+
+
+def list_patches(session: Session, repository_id: int, shas: list[str]) -> list[PatchRow]:
+    """Those of these commits that patches make."""
+    sql = """
+    SELECT id, sha, base_sha, created_at, used_at FROM patches
+    WHERE repository_id = :repository_id AND sha = ANY(:shas) ORDER BY id
+    """
+    return fetch(session, PatchRow, sql, repository_id=repository_id, shas=shas)
+
+
+def find_patch(session: Session, repository_id: int, sha: str) -> PatchRow | None:
+    return next(iter(list_patches(session, repository_id, [sha])), None)
+
+
+def read_content(session: Session, patch_id: int) -> bytes:
+    return bytes(fetch_scalar(session, "SELECT content FROM patches WHERE id = :id", id=patch_id))
+
+
+@dataclass(frozen=True, slots=True)
+class PatchJobOutcome:
+    """What a job of a patch found, as JSON of contract.outcome.Outcome; None before its end."""
+
+    job_id: int
+    outcome: dict[str, Any] | None
+
+
+def read_outcome(session: Session, job_id: int) -> PatchJobOutcome | None:
+    """None for a job that is not of a patch."""
+    sql = """
+    SELECT jobs.id AS job_id, outcome FROM jobs JOIN commits ON commits.id = jobs.commit_id
+    LEFT JOIN patch_outcomes ON patch_outcomes.job_id = jobs.id
+    WHERE jobs.id = :job_id AND commits.patch_id IS NOT NULL
+    """
+    return fetch_one(session, PatchJobOutcome, sql, job_id=job_id)
+
 
 _EXPIRED = """
 SELECT id FROM patches WHERE used_at < now() - make_interval(secs => :seconds)

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from warpwatch.contract.words import RunState
 from warpwatch.db.models import RunRecord
-from warpwatch.db.result_chunks import forget_ended_chunks
 from warpwatch.db.runs import lose_run
+from warpwatch.db.worker_keys import forget_ended_chunks
 
 
 class Reaper:

@@ -1,16 +1,17 @@
-"""Records an outcome: environment, catalogue, build, results, series, points, samples, traces, paired rounds.
-
-Everything happens in the caller's transaction, which holds the fence (db.runs) or the whole bundle (db.bundles).
-"""
+"""Inserts many rows at once with COPY: twice as fast as INSERT, on both sides of the connection."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, insert, or_, select
+import psycopg
+from psycopg import sql
+from psycopg.types.json import Jsonb
+from sqlalchemy import func, insert, or_, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
@@ -20,10 +21,10 @@ from warpwatch.contract.messages import BenchReply, BuildReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.roofline import roofline
 from warpwatch.contract.words import JobKind, Status
-from warpwatch.db.copying import copy_rows, reserve_ids
-from warpwatch.db.database import storable
+from warpwatch.db.database import dumps, storable
 from warpwatch.db.errors import OutcomeError
 from warpwatch.db.models import (
+    Base,
     BuildRecord,
     CaseRecord,
     CommitRecord,
@@ -43,6 +44,40 @@ from warpwatch.db.samples import pack_samples
 from warpwatch.db.tallies import forget_counts
 from warpwatch.db.traces import store_trace
 from warpwatch.db.trends import forget_trends
+
+
+def reserve_ids(s: Session, counts: dict[type[Base], int]) -> list[list[int]]:
+    """Ids for rows that `copy_rows` will insert, of each table in turn: COPY returns none."""
+    # The arrays are parallel: a row per table. The inner query depends on it, so it is asked once for each.
+    statement = text("""
+        SELECT ARRAY(SELECT nextval(pg_get_serial_sequence(name, 'id')) FROM generate_series(1, count))
+        FROM unnest(CAST(:names AS text[]), CAST(:counts AS bigint[])) AS wanted (name, count)
+    """)
+    names = [table.__tablename__ for table in counts]
+    return list(s.scalars(statement, {"names": names, "counts": list(counts.values())}))
+
+
+def copy_rows(s: Session, table: type[Base], rows: Sequence[dict[str, Any]]) -> None:
+    """Inserts rows that all have the same columns, within the transaction of `s`; OutcomeError for a value that
+    PostgreSQL cannot hold."""
+    if not rows:
+        return
+    names = list(rows[0])
+    statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
+        sql.Identifier(table.__tablename__), sql.SQL(", ").join(map(sql.Identifier, names))
+    )
+    connection: Any = s.connection().connection.driver_connection
+    try:
+        with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row([_plain(row[name]) for name in names])
+    except (psycopg.DataError, psycopg.IntegrityError, UnicodeError) as error:
+        raise OutcomeError(f"a result cannot be stored: {str(error).strip().splitlines()[0]}") from error
+
+
+def _plain(value: Any) -> Any:
+    return Jsonb(value, dumps) if isinstance(value, dict) else value
+
 
 _SERIES_KEY = ("case_id", "variant_id", "metric", "protocol")
 

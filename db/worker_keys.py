@@ -1,20 +1,70 @@
-"""Keys of workers: who may register, claim and send results over HTTP, and for which runs."""
+"""Keys of workers without the database's address, and what they are sending."""
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import IO, Any
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import ForeignKey, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from warpwatch.contract.claims import WorkerDescription
 from warpwatch.db import leases
 from warpwatch.db.errors import NotFoundError, StaleRunError, StateError, UnusableValueError
-from warpwatch.db.models import DeviceRecord, EnvironmentRecord, RunRecord, WorkerKeyRecord, WorkerRecord
+from warpwatch.db.models import DeviceRecord, EnvironmentRecord, RunRecord, WorkerRecord
+from warpwatch.db.models.base import Base, created
+from warpwatch.db.reads.query import Page, fetch_page
+
+
+class WorkerKeyRecord(Base):
+    """What a worker shows to a server. It was shown once; only its digest is stored."""
+
+    __tablename__ = "worker_keys"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    digest: Mapped[str] = mapped_column(unique=True)
+    """SHA-256, in hexadecimal digits."""
+    created_at: Mapped[datetime] = created()
+    last_used_at: Mapped[datetime | None]
+    """To the minute."""
+    revoked_at: Mapped[datetime | None]
+
+
+class ResultChunkRecord(Base):
+    """A piece of a results file that a running worker sends; gone once the run has ended."""
+
+    __tablename__ = "result_chunks"
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    start: Mapped[int] = mapped_column(primary_key=True)
+    """The position of its first byte in the file."""
+    data: Mapped[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKeyRow:
+    """workers: how many were registered with the key and have not stopped."""
+
+    id: int
+    name: str
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    workers: int
+
+
+def list_keys(session: Session, before: int | None = None, limit: int = 50) -> Page[WorkerKeyRow]:
+    """Keys, newest first, also revoked ones."""
+    sql = """
+    SELECT id, name, created_at, last_used_at, revoked_at,
+           (SELECT count(*) FROM workers WHERE key_id = worker_keys.id AND stopped_at IS NULL) AS workers
+    FROM worker_keys WHERE CAST(:before AS bigint) IS NULL OR id < :before ORDER BY id DESC LIMIT :limit
+    """
+    return fetch_page(session, WorkerKeyRow, sql, limit, before=before)
+
 
 PREFIX = "wwk_"
 """How every key begins, so that people and scanners of leaked secrets know one."""
@@ -116,3 +166,43 @@ def register_with_key(session: Session, use: KeyScope, worker: WorkerDescription
 def _digest(key: str) -> str:
     # A key is 256 random bits, so that a slow hash would protect nothing more.
     return sha256(key.encode("utf-8", "replace")).hexdigest()
+
+
+_DELETE_ENDED = text("""
+DELETE FROM result_chunks USING runs WHERE runs.id = result_chunks.run_id AND runs.state <> 'running'
+""")
+
+
+def _received_bytes(session: Session, run_id: int) -> int:
+    """How much of its results file has come from a run."""
+    end = ResultChunkRecord.start + func.octet_length(ResultChunkRecord.data)
+    return session.scalar(select(func.max(end)).where(ResultChunkRecord.run_id == run_id)) or 0
+
+
+def add_chunk(session: Session, run_id: int, start: int, data: bytes) -> int:
+    """Stores the piece if it begins where the others end; where the next one begins."""
+    received = _received_bytes(session, run_id)
+    if start != received:
+        return received
+    session.execute(insert(ResultChunkRecord).values(run_id=run_id, start=start, data=data).on_conflict_do_nothing())
+    return start + len(data)
+
+
+def copy_chunks(session: Session, run_id: int, target: IO[bytes]) -> None:
+    """Writes the file to `target`, one piece in memory at a time."""
+    starts = session.scalars(
+        select(ResultChunkRecord.start).where(ResultChunkRecord.run_id == run_id).order_by(ResultChunkRecord.start)
+    ).all()
+    for start in starts:
+        piece = (ResultChunkRecord.run_id == run_id, ResultChunkRecord.start == start)
+        target.write(session.scalars(select(ResultChunkRecord.data).where(*piece)).one())
+
+
+def forget_chunks(session: Session, run_id: int) -> None:
+    """Drops the pieces of a run: they are recorded, or must be sent anew."""
+    session.execute(delete(ResultChunkRecord).where(ResultChunkRecord.run_id == run_id))
+
+
+def forget_ended_chunks(session: Session) -> None:
+    """Drops the pieces of runs that ended without them."""
+    session.execute(_DELETE_ENDED)

@@ -1,8 +1,10 @@
-"""The application: security in front, problems for errors, then JSON, pages and files."""
+"""Static files that browsers may keep when their address changes with their content."""
 
 from __future__ import annotations
 
 import mimetypes
+import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -11,17 +13,17 @@ from threading import Thread
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpwatch import __version__
 from warpwatch.db.database import Database
-from warpwatch.server import pages
-from warpwatch.server.api import router as api_router
-from warpwatch.server.api.probing import router as probing_router
+from warpwatch.server import web
 from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.http import problems
-from warpwatch.server.http.alarms import Alarms
-from warpwatch.server.http.assets import Assets
-from warpwatch.server.http.compression import Compression
+from warpwatch.server.http.alarm_cache import Alarms
 from warpwatch.server.http.git_threads import GitThreads
 from warpwatch.server.http.metrics import RequestObserver, ServiceMetrics
 from warpwatch.server.http.providers import Providers
@@ -29,18 +31,55 @@ from warpwatch.server.http.security import RequestGuard
 from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.server.http.worker_keys import WorkerThreads
 from warpwatch.server.judge import Judge
-from warpwatch.server.pages.login import router as login_router
-from warpwatch.server.pages.render import compile_templates
 from warpwatch.server.threads.background import Background
 from warpwatch.server.threads.callbacks import StatusNotifier
-from warpwatch.server.threads.channels import ChannelNotifier
-from warpwatch.server.threads.cleaner import RepositoryCleaner
-from warpwatch.server.threads.forge import ForgeNotifier
+from warpwatch.server.threads.channel_notifier import ChannelNotifier
+from warpwatch.server.threads.forge_notifier import ForgeNotifier
 from warpwatch.server.threads.live import Hub
-from warpwatch.server.threads.reaping import ReaperThread
 from warpwatch.server.threads.scheduler import Scheduler
-from warpwatch.server.threads.tallies import TallyKeeper
+from warpwatch.server.threads.upkeep import ReaperThread, RepositoryCleaner, TallyKeeper
+from warpwatch.server.web.login import router as login_router
+from warpwatch.server.web.probing import api as probing_router
+from warpwatch.server.web.render import compile_templates, problem_page
 from warpwatch.settings import Settings
+
+_YEAR = 365 * 24 * 3600
+_VERSIONED = re.compile(r"/v\d+\.[^/]+/.")
+"""A folder named by a version, as the Perfetto viewer has one."""
+
+
+class Assets(StaticFiles):
+    """Files with a digest in their address (`?v=`, see server.web.render.asset) or in a versioned folder are
+    immutable."""
+
+    def file_response(
+        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        if scope.get("query_string", b"").startswith(b"v=") or _VERSIONED.search(scope["path"]):
+            response.headers["Cache-Control"] = f"public, max-age={_YEAR}, immutable"
+        return response
+
+
+LEVEL = 5
+"""Level 9 takes 2.6 times as long for the trace viewer's engine (0.76 s) and makes it 2 % smaller."""
+
+
+class Compression(GZipMiddleware):
+    """Compresses everything but event streams, files that are compressed already, and the login page.
+
+    The login page is left out because the length of a compressed page that repeats input can reveal a secret (BREACH).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(app, compresslevel=LEVEL)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/login":
+            await self.app(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
 
 STATIC_FOLDER = Path(__file__).parent.parent / "web" / "static"
 
@@ -73,12 +112,12 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.sessions = Sessions(settings.token) if settings.token else None
     app.state.guesses = GuessLimit()
     app.state.providers = Providers(settings.destinations)
-    app.state.problem_page = pages.problem_page
+    app.state.problem_page = problem_page
     problems.install(app)
     app.include_router(probing_router)
-    app.include_router(api_router)
+    app.include_router(web.api)
     app.include_router(login_router)
-    app.include_router(pages.router)
+    app.include_router(web.router)
     _mount_files(app)
     app.add_middleware(Compression)
     app.add_middleware(

@@ -21,7 +21,7 @@ def command_line() -> dict[str, str]:
     """The commands, and a file for each that has others below it."""
     import typer.main
 
-    from warpwatch.cli import app
+    from warpwatch.cli.app import app
 
     command: Any = typer.main.get_command(app)
     groups = {name: child for name, child in command.commands.items() if hasattr(child, "commands")}

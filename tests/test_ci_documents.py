@@ -11,7 +11,7 @@ import pytest
 import typer.main
 import yaml
 
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.cli.submit import FORMS
 from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS
 from warpwatch.server.threads.notifier import FIRST_PAUSE_SECONDS, MAX_ATTEMPTS

@@ -17,7 +17,7 @@ import yaml
 
 from tests.apps import create_app
 from tests.waiting import wait_until
-from warpwatch.cli import app as commands
+from warpwatch.cli.app import app as commands
 from warpwatch.db.database import Database
 from warpwatch.settings import VARIABLES, Settings
 

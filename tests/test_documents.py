@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 from warpwatch import __version__
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.contract.words import ChangeDirection, Status, Verdict
 
 ROOT = Path(__file__).parent.parent

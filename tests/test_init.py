@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.builders import run_git
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.operator import gap
 from warpwatch.project import Project, parse_project
 

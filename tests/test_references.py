@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from tests.references import FOLDER, references
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.settings import VARIABLES
 
 ROOT = Path(__file__).parent.parent

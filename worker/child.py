@@ -1,8 +1,4 @@
-"""One harness child: start it, ask it, kill it.
-
-The parent never trusts the child to answer: every request has a time limit, is interrupted within a fifth of a second
-when the job must stop, and ends in a ChildFailure that carries a status, whose receiver drops the child.
-"""
+"""Reads what a child wrote to its reply channel, which kernel code can write to as well."""
 
 from __future__ import annotations
 
@@ -31,11 +27,50 @@ from warpwatch.worker import headers, sandbox, templates
 from warpwatch.worker.caches import CodeCache
 from warpwatch.worker.images import ContainerImage
 from warpwatch.worker.line_reader import LineReader, printable
-from warpwatch.worker.replies import parse_reply
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer, first_finding
 from warpwatch.worker.trees import Tree
 from warpwatch.worker.turns import LaneTurns
+
+_DEEPEST_REPLY = 32
+OBJECT_LIMIT, VALUE_LIMIT = 200_000, 2_000_000
+"""Objects with lists, and values, of one message: 64 MiB of `[],[],…` would take 2 GB of the parent's memory."""
+
+
+def parse_reply(line: bytes) -> dict[str, Any]:
+    """One message as the database can hold it, and a terminal may show it; ValueError for anything else."""
+    if line.count(b"{") + line.count(b"[") > OBJECT_LIMIT or line.count(b",") > VALUE_LIMIT:
+        raise ValueError(f"it has more than {OBJECT_LIMIT} objects or {VALUE_LIMIT} values")
+    try:
+        message = _storable_reply(json.loads(line, parse_int=_bounded_int))
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    if not isinstance(message, dict):
+        raise ValueError("it is no object")
+    return message
+
+
+def _bounded_int(digits: str) -> int:
+    # Python refuses to read thousands of digits, with a ValueError as well.
+    number = int(digits)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{digits[:40]} does not fit into 64 bits")
+    return number
+
+
+def _storable_reply(value: Any, depth: int = 0) -> Any:
+    """`value` as the database can hold it: text without control and broken characters; ValueError where it is nested
+    too deep."""
+    if isinstance(value, str):
+        return printable(value).encode("utf-8", "replace").decode("utf-8")
+    if not isinstance(value, dict | list):
+        return value
+    if depth > _DEEPEST_REPLY:
+        raise ValueError("it is nested too deep")
+    if isinstance(value, list):
+        return [_storable_reply(item, depth + 1) if isinstance(item, str | dict | list) else item for item in value]
+    return {_storable_reply(name): _storable_reply(item, depth + 1) for name, item in value.items()}
+
 
 T = TypeVar("T")
 START_SECONDS = 180.0

@@ -28,13 +28,12 @@ from warpwatch.settings import Settings
 from warpwatch.worker import groups, levels, sandbox
 from warpwatch.worker.ahead import JOBS, BuildAhead
 from warpwatch.worker.coordinator import Connect, Coordinator, LostRunError, UnusableKeyError
-from warpwatch.worker.device_lock import lock_device, physical_id
+from warpwatch.worker.devices import lock_device, physical_id
 from warpwatch.worker.execution import execute
 from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
 from warpwatch.worker.host import Host
-from warpwatch.worker.log_writer import LogWriter
 from warpwatch.worker.outages import find_trouble, reason_of, require_space
-from warpwatch.worker.reporter import CannotRunError, Reporter, SilentReporter, Stopped
+from warpwatch.worker.reporter import CannotRunError, LogWriter, Reporter, SilentReporter, Stopped
 from warpwatch.worker.tools import Tools
 
 FAILURES_BEFORE_PAUSE = 3

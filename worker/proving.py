@@ -1,19 +1,14 @@
-"""Runs the self-tests: repositories of operators whose variants have planted faults, beside right variants.
-
-The mutants are the repository `adversaries/mutants`, and the operators that ship with Warpwatch, each with mutants of
-its own meaning in `kernels/mutants`. Each operator file defines `caught_by = {variant: fault}`: the fault that must be
-detected, as contract/words.py lists them, and after it, where that matters, the tensor, function, setting or probe it
-must be about. Variants that are not in it are right and must never fail. `sanitize = {variant: sanitizer}` names the
-variants whose fault only a sanitizer detects.
-"""
+"""Keeps cores busy, to see whether verdicts hold on a busy host."""
 
 from __future__ import annotations
 
 import ast
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +22,26 @@ from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.execution import execute
 from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.tools import Tools
+
+_SPIN = """
+import os
+parent, total = os.getppid(), 0
+while os.getppid() == parent:
+    total += sum(range(100_000))
+"""
+"""Ends with the process that started it, however that ends."""
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Runs `count` processes that each keep a core busy."""
+    with ExitStack() as stack:
+        started = []
+        for _ in range(count):
+            started.append(stack.enter_context(subprocess.Popen([sys.executable, "-S", "-c", _SPIN])))
+            stack.callback(started[-1].kill)
+        yield started
+
 
 FOLDER = Path(__file__).with_name("adversaries")
 SHIPPED = Path(warpwatch.__file__).parent / "bundled" / "kernels"

@@ -1,11 +1,15 @@
-"""What a worker keeps between jobs: the checkouts that it used last, and the identity of its device."""
+"""Keeps the measured ceilings of a device in the home folder, one file per environment."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from warpwatch.contract.activities import Activity
+from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import CeilingsReply
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest
@@ -17,10 +21,38 @@ from warpwatch.worker.checkout import QUICK_SECONDS, Checkout
 from warpwatch.worker.child import Child, ChildFailure
 from warpwatch.worker.host import Host
 from warpwatch.worker.mirrors import project_of, trusted_mirror
-from warpwatch.worker.peaks import MeasuredPeaks, read_peaks, store_peaks
 from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.toolchains import Toolchain
 from warpwatch.worker.worktrees import clear_worktrees
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPeaks:
+    """values: the ceilings by name, see CeilingsReply. at_rest: whether nothing else of ours ran meanwhile."""
+
+    values: dict[str, float]
+    at_rest: bool
+
+
+def read_peaks(home: Path, environment_key: str) -> MeasuredPeaks | None:
+    """None where they were not measured yet, or their file cannot be used."""
+    try:
+        return from_json(MeasuredPeaks, json.loads(_path(home, environment_key).read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def store_peaks(home: Path, environment_key: str, peaks: MeasuredPeaks) -> None:
+    path = _path(home, environment_key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(to_json(peaks)))
+    partial.replace(path)
+
+
+def _path(home: Path, environment_key: str) -> Path:
+    return home / "peaks" / f"{environment_key}.json"
+
 
 CEILINGS_SECONDS = 180.0
 

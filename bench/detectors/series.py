@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from zlib import crc32
 
-from warpwatch.db.reads.job_sources import LEAST_SHIFTS
+from warpwatch.db.job_sources import LEAST_SHIFTS
 from warpwatch.server.verdicts.changes import LEVEL
 from warpwatch.server.verdicts.noise import Reading
 from warpwatch.server.verdicts.thresholds import THRESHOLDS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from warpwatch.db.models import Base
+from warpwatch.db.metadata import METADATA
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
+context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA)
 with context.begin_transaction():
     context.run_migrations()

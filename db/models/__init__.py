@@ -3,15 +3,7 @@
 Durations are nanoseconds, sizes are bytes, times are UTC with time zone.
 """
 
-from warpwatch.db.models.access import (
-    AccessTokenRecord,
-    AccountRecord,
-    AuditEntryRecord,
-    CiIdentityRecord,
-    EndedSessionRecord,
-)
 from warpwatch.db.models.base import Base
-from warpwatch.db.models.channels import ChannelRecord, DeliveryRecord
 from warpwatch.db.models.code import (
     BranchCommitRecord,
     BranchRecord,
@@ -25,10 +17,6 @@ from warpwatch.db.models.code import (
     VariantRecord,
     WorkerRecord,
 )
-from warpwatch.db.models.forge import ChangeRequestRecord, ForgeLinkRecord, ForgeMessageRecord
-from warpwatch.db.models.keeping import DeletionRecord, RetentionRuleRecord
-from warpwatch.db.models.patches import PatchOutcomeRecord, PatchRecord
-from warpwatch.db.models.proofs import ProofRecord
 from warpwatch.db.models.results import (
     BuildRecord,
     BundleRecord,
@@ -41,7 +29,6 @@ from warpwatch.db.models.results import (
     TraceRecord,
     TrendRecord,
 )
-from warpwatch.db.models.saved_views import SavedViewRecord
 from warpwatch.db.models.verdicts import (
     CardOffsetRecord,
     ComparisonRecord,
@@ -52,7 +39,6 @@ from warpwatch.db.models.verdicts import (
     RegressionSeriesRecord,
     TrialRecord,
 )
-from warpwatch.db.models.watches import WatchRecord
 from warpwatch.db.models.work import (
     CallbackRecord,
     JobRecord,
@@ -62,12 +48,8 @@ from warpwatch.db.models.work import (
     ScheduleRecord,
     SubmissionRecord,
 )
-from warpwatch.db.models.worker_keys import ResultChunkRecord, WorkerKeyRecord
 
 __all__ = [
-    "AccessTokenRecord",
-    "AccountRecord",
-    "AuditEntryRecord",
     "Base",
     "BranchCommitRecord",
     "BranchRecord",
@@ -77,38 +59,24 @@ __all__ = [
     "CardOffsetRecord",
     "CardRecord",
     "CaseRecord",
-    "ChangeRequestRecord",
-    "ChannelRecord",
-    "CiIdentityRecord",
     "CommitRecord",
     "ComparisonRecord",
-    "DeletionRecord",
-    "DeliveryRecord",
     "DeviceRecord",
-    "EndedSessionRecord",
     "EnvironmentRecord",
-    "ForgeLinkRecord",
-    "ForgeMessageRecord",
     "JobRecord",
     "JobSourcesRecord",
     "MutedSeriesRecord",
     "OperatorRecord",
     "PartialOutcomeRecord",
-    "PatchOutcomeRecord",
-    "PatchRecord",
     "PointRecord",
-    "ProofRecord",
     "RegressionNoteRecord",
     "RegressionRecord",
     "RegressionSeriesRecord",
     "RepositoryRecord",
-    "ResultChunkRecord",
     "ResultRecord",
-    "RetentionRuleRecord",
     "RunLogRecord",
     "RunRecord",
     "SamplesRecord",
-    "SavedViewRecord",
     "ScheduleRecord",
     "SeriesRecord",
     "SubmissionRecord",
@@ -118,7 +86,5 @@ __all__ = [
     "TrendRecord",
     "TrialRecord",
     "VariantRecord",
-    "WatchRecord",
-    "WorkerKeyRecord",
     "WorkerRecord",
 ]

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy.orm import Session
+
 from warpwatch.contract.words import Reason
-from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.query import fetch
 
 UNFIT_HOURS = 24
 """How long a job that failed because its device was unfit counts."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlalchemy.orm import Session
+
 from warpwatch.db.reads.lines import HistoryLine, on_line
-from warpwatch.db.reads.query import Session, fetch
-from warpwatch.db.reads.regressions import IS_OPEN, ON_LINE
+from warpwatch.db.reads.query import fetch
+from warpwatch.db.regressions import IS_OPEN, ON_LINE
 
 
 @dataclass(frozen=True, slots=True)

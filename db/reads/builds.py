@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
+from sqlalchemy.orm import Session
+
 from warpwatch.db.reads.code import CommitRow
-from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.query import fetch, fetch_one, fetch_scalar
 
 
 @dataclass(frozen=True, slots=True)

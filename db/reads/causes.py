@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from sqlalchemy.orm import Session
+
 from warpwatch.db.reads.builds import CodeChange, code_changes, kernel_codes
 from warpwatch.db.reads.lines import line_of, on_line
-from warpwatch.db.reads.query import Session, fetch, fetch_one
+from warpwatch.db.reads.query import fetch, fetch_one
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from warpwatch.db.reads.lines import line_of, on_line
-from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch
+from warpwatch.db.reads.query import PRIMARY_METRIC, fetch
 
 NEAR = 300
 """Generations from a change within which a measurement still says something of it."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlalchemy.orm import Session
+
 from warpwatch.db.reads.lines import line_of, on_line
-from warpwatch.db.reads.query import Session, fetch
-from warpwatch.db.reads.regressions import IS_OPEN
+from warpwatch.db.reads.query import fetch
+from warpwatch.db.regressions import IS_OPEN
 
 MOST_CHECKS = 200
 """Newest checks of one cell that are looked at."""

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, place_of
-from warpwatch.db.reads.query import IS_UNCHANGED, Page, Session, fetch, fetch_one, fetch_page, fetch_scalar
+from warpwatch.db.reads.query import IS_UNCHANGED, Page, fetch, fetch_one, fetch_page, fetch_scalar
 
 
 def definitions_version(url: str | None, sha: str | None) -> DefinitionsVersion | None:

@@ -10,12 +10,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
 from warpwatch.db.reads.code import CommitRow, definitions_version
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, read_line_of, share_line
-from warpwatch.db.reads.query import MAX_PAGE, PRIMARY_METRIC, Page, Session, fetch, page_of
-from warpwatch.db.reads.regressions import TABLES
+from warpwatch.db.reads.query import MAX_PAGE, PRIMARY_METRIC, Page, fetch, page_of
+from warpwatch.db.regressions import TABLES
 
 
 @dataclass(frozen=True, slots=True)

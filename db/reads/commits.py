@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.builds import BuildView, read_builds
 from warpwatch.db.reads.code import CommitRow, UnchangedRow, find_commit, list_unchanged
@@ -19,17 +20,8 @@ from warpwatch.db.reads.commit_cells import (
     read_times,
     read_traces,
 )
-from warpwatch.db.reads.query import Session, fetch, fetch_scalar
-from warpwatch.db.reads.regressions import (
-    COLUMNS,
-    COMMITS_BETWEEN,
-    CULPRIT,
-    IS_OPEN,
-    RANK,
-    SEVERITY,
-    TABLES,
-    RegressionRow,
-)
+from warpwatch.db.reads.query import fetch, fetch_scalar
+from warpwatch.db.regressions import COLUMNS, COMMITS_BETWEEN, CULPRIT, IS_OPEN, RANK, SEVERITY, TABLES, RegressionRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from warpwatch.db.reads.query import Session, fetch, fetch_one
+from sqlalchemy.orm import Session
+
+from warpwatch.db.reads.query import fetch, fetch_one
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from warpwatch.db.reads.query import Session, fetch, fetch_one
+from sqlalchemy.orm import Session
+
+from warpwatch.db.reads.query import fetch, fetch_one
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import ALL_COMMITS, read_line
-from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch
-from warpwatch.db.reads.regressions import (
+from warpwatch.db.reads.query import MAX_PAGE, Page, fetch
+from warpwatch.db.regressions import (
     COLUMNS,
     IS_UNPAIRED,
     MATCHES,

@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.history import SeriesRow, list_series
-from warpwatch.db.reads.query import MAX_PAGE, Session
+from warpwatch.db.reads.query import MAX_PAGE
 from warpwatch.db.samples import unpack_samples
 
 PAGE = 2000

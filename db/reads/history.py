@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
-from warpwatch.db.reads.cards import OffsetRow, list_agreed_cards, read_card_names
+from warpwatch.db.cards import OffsetRow, list_agreed_cards, read_card_names
 from warpwatch.db.reads.lines import HistoryLine, on_line
-from warpwatch.db.reads.query import Page, Session, fetch, fetch_one, fetch_page
-from warpwatch.db.reads.regressions import COMMITS_BETWEEN, IS_UNPAIRED, ON_LINE, PHASE
+from warpwatch.db.reads.query import Page, fetch, fetch_one, fetch_page
+from warpwatch.db.regressions import COMMITS_BETWEEN, IS_UNPAIRED, ON_LINE, PHASE
 from warpwatch.db.samples import unpack_samples
 
 

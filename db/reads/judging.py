@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import ChangeDirection
 from warpwatch.db.reads.lines import share_line
 from warpwatch.db.reads.observed import NEWEST_RUN, CheckRow, RoundsRow, list_trial_checks, list_trial_rounds
-from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_scalar
-from warpwatch.db.reads.regressions import COMMITS_BETWEEN
+from warpwatch.db.reads.query import fetch, fetch_one, fetch_scalar
+from warpwatch.db.regressions import COMMITS_BETWEEN
 
 
 @dataclass(frozen=True, slots=True)

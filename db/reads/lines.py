@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
-from warpwatch.db.reads.query import Page, Session, fetch, fetch_one, fetch_page
+from warpwatch.db.reads.query import Page, fetch, fetch_one, fetch_page
 
 
 @dataclass(frozen=True, slots=True)

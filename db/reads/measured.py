@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sqlalchemy.orm import Session
+
 from warpwatch.contract.spec import JobSpec
-from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.query import fetch
 
 WINDOW = 500
 """Generations back that count; what is older is measured again."""

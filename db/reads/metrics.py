@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpwatch.db.reads.query import Session, fetch, fetch_scalar
+from sqlalchemy.orm import Session
+
+from warpwatch.db.reads.query import fetch, fetch_scalar
 
 HOUR_SECONDS = 3600.0
 DAY_SECONDS = 86_400.0

@@ -15,10 +15,12 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from sqlalchemy.orm import Session
+
 from warpwatch.contract.spec import JobSpec
+from warpwatch.db.muted import IS_MUTED
 from warpwatch.db.reads.lines import on_line
-from warpwatch.db.reads.muted import IS_MUTED
-from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.query import fetch
 
 BEFORE = 3
 """Measured commits in a row that must have had a result for its absence at the next one to be missed."""

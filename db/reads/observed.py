@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from warpwatch.contract.words import Reason
-from warpwatch.db.reads.muted import IS_MUTED
-from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch
+from warpwatch.db.muted import IS_MUTED
+from warpwatch.db.reads.query import PRIMARY_METRIC, fetch
 
 BEFORE, AFTER = 128, 32
 """Readings of a series on either side of a new point that are looked at."""

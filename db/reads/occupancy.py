@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.codec import from_json
-from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.query import fetch
 
 
 @dataclass(frozen=True, slots=True)

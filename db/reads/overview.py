@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlalchemy.orm import Session
+
 from warpwatch.db.reads.lines import HistoryLine, on_line
-from warpwatch.db.reads.query import Session, fetch
-from warpwatch.db.reads.regressions import COMMITS_BETWEEN, IS_OPEN, ON_LINE, PHASE, RANK, SEVERITY
-from warpwatch.db.reads.watches import is_watched
+from warpwatch.db.reads.query import fetch
+from warpwatch.db.regressions import COMMITS_BETWEEN, IS_OPEN, ON_LINE, PHASE, RANK, SEVERITY
+from warpwatch.db.watches import is_watched
 
 NEWEST_COMMITS = 20
 """Among which the last two measured ones are looked for; a device that measured none of them is read cell by cell."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpwatch.db.reads.query import Session, fetch
+from sqlalchemy.orm import Session
+
+from warpwatch.db.reads.query import fetch
 
 MOST_PAIRS = 1000
 """Series of two commits that are read."""

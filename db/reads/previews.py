@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from warpwatch.db.reads.lines import HistoryLine, on_line
-from warpwatch.db.reads.query import Session, fetch
-from warpwatch.db.reads.regressions import deciding_rounds
+from warpwatch.db.reads.query import fetch
+from warpwatch.db.regressions import deciding_rounds
 
 BEFORE, AFTER = 24, 12
 """Points of the series before the change and from it on."""

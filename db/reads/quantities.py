@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from sqlalchemy.orm import Session
+
 from warpwatch.db.reads.history import MAX_POINTS
 from warpwatch.db.reads.lines import HistoryLine, on_line
-from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.query import fetch
 
 
 class Quantity(StrEnum):

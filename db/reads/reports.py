@@ -8,13 +8,14 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.events import SUPERSEDED
-from warpwatch.db.reads.query import IS_UNCHANGED, Session, fetch, fetch_one, fetch_scalar
-from warpwatch.db.reads.regressions import CULPRIT, MERGED_CULPRIT, deciding_rounds
+from warpwatch.db.reads.query import IS_UNCHANGED, fetch, fetch_one, fetch_scalar
+from warpwatch.db.regressions import CULPRIT, MERGED_CULPRIT, deciding_rounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch
+from sqlalchemy.orm import Session
+
+from warpwatch.db.reads.query import MAX_PAGE, Page, fetch
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from warpwatch.db.reads.lines import ALL_COMMITS, on_line, read_line_of
 from warpwatch.db.reads.quantities import counter_median
-from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch
+from warpwatch.db.reads.query import PRIMARY_METRIC, fetch
 
 MOST_CELLS = 500
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.codec import from_json
@@ -15,7 +16,7 @@ from warpwatch.contract.environment import Card
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
 from warpwatch.db.reads.code import definitions_version, find_operator_ids
 from warpwatch.db.reads.decisions import JobDecision, read_decision
-from warpwatch.db.reads.query import PRIMARY_METRIC, Page, Session, fetch, fetch_one, fetch_page, fetch_scalar
+from warpwatch.db.reads.query import PRIMARY_METRIC, Page, fetch, fetch_one, fetch_page, fetch_scalar
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from warpwatch.contract.environment import card_name
 from warpwatch.contract.words import Reason
+from warpwatch.db.cards import DriftRow, list_drifts
 from warpwatch.db.reads.alarms import (
     PausedWorker,
     SharedDevice,
@@ -22,7 +23,6 @@ from warpwatch.db.reads.alarms import (
     list_stale_workers,
     list_unfit_devices,
 )
-from warpwatch.db.reads.cards import DriftRow, list_drifts
 from warpwatch.db.reads.missing import BEFORE, REMOVALS, VANISHED_DAYS, MissingCause, MissingResults, list_missing
 from warpwatch.db.reads.query import Session
 from warpwatch.server.figures.formats import change

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
-from warpwatch.db.reads.traces import TraceDetail
+from warpwatch.db.traces import TraceDetail
 from warpwatch.server.explanation.kernel_names import plain_name
 
 CALLS_BEFORE_SUMMARIES = 2

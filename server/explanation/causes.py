@@ -9,8 +9,8 @@ from typing import Any
 from warpwatch.db.reads.causes import BenchEvidence, CodeEvidence, ErrorEvidence, read_evidence
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.regressions import RegressionDetail
-from warpwatch.db.reads.traces import read_trace
+from warpwatch.db.regressions import RegressionDetail
+from warpwatch.db.traces import read_trace
 from warpwatch.server.explanation.alignment import Alignment, align_traces
 from warpwatch.server.history.diffs import SourceDiff, read_source_diff
 from warpwatch.settings import Settings

@@ -10,7 +10,7 @@ from math import log
 from warpwatch.db.reads.cells import CellAround, list_cells_around
 from warpwatch.db.reads.events import EventRow
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.regressions import RegressionRow
+from warpwatch.db.regressions import RegressionRow
 from warpwatch.server.verdicts.common import SeriesCell, find_common
 
 NOTABLE_SHARE, NOTABLE_CHANGE, LARGEST_SHARE = 0.3, 0.02, 0.5

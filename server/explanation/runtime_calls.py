@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.traces import TraceListRow
+from warpwatch.db.traces import TraceListRow
 from warpwatch.server.explanation.timeline import API_CATEGORIES, TraceEvent, read_events
 from warpwatch.server.explanation.trace_files import load_trace
 

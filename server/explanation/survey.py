@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.traces import TraceListRow, read_summaries
+from warpwatch.db.traces import TraceListRow, read_summaries
 from warpwatch.server.explanation.runtime_calls import MOST_COMPRESSED, MOST_FILES, launches_of
 from warpwatch.server.explanation.trace_files import load_trace
 

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from warpwatch.contract.words import ChangeDirection
 from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark
-from warpwatch.db.reads.regressions import RegressionSeriesRow
+from warpwatch.db.regressions import RegressionSeriesRow
 from warpwatch.server.figures.formats import (
     DURATION_UNITS,
     STATUS_NAMES,

@@ -13,7 +13,7 @@ from math import exp, log
 
 from warpwatch.db.reads.commit_cells import CommitCell
 from warpwatch.db.reads.commits import ComparedRow
-from warpwatch.db.reads.regressions import RegressionSeriesRow
+from warpwatch.db.regressions import RegressionSeriesRow
 from warpwatch.server.figures.formats import change, interval, plural
 
 WIDE, HALF, NARROW = 1160.0, 620.0, 340.0

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from warpwatch.contract.words import ChangePhase
 
 if TYPE_CHECKING:
-    from warpwatch.db.reads.regressions import RegressionRow
+    from warpwatch.db.regressions import RegressionRow
 
 _MINUS = "\u2212"
 _THIN = "\u2009"

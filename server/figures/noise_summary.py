@@ -8,9 +8,9 @@ from itertools import pairwise
 from math import exp
 from statistics import median
 
-from warpwatch.db.reads.cards import OffsetRow, list_agreed_cards
+from warpwatch.db.cards import OffsetRow, list_agreed_cards
+from warpwatch.db.job_sources import list_sources
 from warpwatch.db.reads.history import ReadingRow, list_readings
-from warpwatch.db.reads.job_sources import list_sources
 from warpwatch.db.reads.lines import HistoryLine
 from warpwatch.db.reads.query import Session
 from warpwatch.server.verdicts.cards import join_cards, offsets_of

@@ -11,7 +11,7 @@ from statistics import median
 
 from warpwatch.contract.words import ChangeDirection
 from warpwatch.db.reads.overview import OverviewCell
-from warpwatch.db.reads.trends import TrendCell, TrendCommit, TrendGrid
+from warpwatch.db.trends import TrendCell, TrendCommit, TrendGrid
 from warpwatch.server.figures.formats import change, direction, plural, variant_order
 from warpwatch.server.figures.sparklines import trend_sparkline
 from warpwatch.server.figures.speedups import baseline_of, variant_speedups

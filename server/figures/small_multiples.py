@@ -10,7 +10,7 @@ from itertools import groupby
 from math import log
 
 from warpwatch.db.reads.overview import OverviewCell
-from warpwatch.db.reads.trends import RecentPoint
+from warpwatch.db.trends import RecentPoint
 from warpwatch.server.figures.formats import change, natural, variant_order
 from warpwatch.server.figures.palette import variant_colour
 

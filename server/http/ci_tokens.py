@@ -8,9 +8,8 @@ import re
 from typing import Any
 
 from warpwatch.contract.words import TokenScope
-from warpwatch.db.ci_identities import note_ci_use
+from warpwatch.db.ci_identities import CiIdentityRow, find_ci_identities, find_repository_of, note_ci_use
 from warpwatch.db.database import Database
-from warpwatch.db.reads.ci_identities import CiIdentityRow, find_ci_identities, find_repository_of
 from warpwatch.server.http.access import CI_PREFIX, Caller
 from warpwatch.server.http.problems import Problem
 from warpwatch.server.http.providers import Providers, WrongTokenError

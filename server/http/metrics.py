@@ -32,7 +32,7 @@ from warpwatch.db.reads.metrics import (
 )
 from warpwatch.db.reads.query import Session
 from warpwatch.logs import REQUEST_ID
-from warpwatch.server.http.alarms import Alarms
+from warpwatch.server.http.alarm_cache import Alarms
 from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings, free_bytes
 from warpwatch.telemetry import OpenSpan

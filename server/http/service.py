@@ -14,7 +14,7 @@ from warpwatch.db.reads.code import OperatorRow, RepositoryRow, find_operator, f
 from warpwatch.db.reads.devices import DeviceRow, find_device
 from warpwatch.db.reads.lines import HistoryLine, read_line
 from warpwatch.db.reads.query import MAX_PAGE, Session
-from warpwatch.server.http.alarms import Alarms
+from warpwatch.server.http.alarm_cache import Alarms
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.settings import Settings
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from warpwatch.contract.words import JobKind
-from warpwatch.db.reads.schedules import JobCost, OpenJob
+from warpwatch.db.schedules import JobCost, OpenJob
 
 FIRST_GUESS_SECONDS = 60.0
 """Estimated seconds of a job before any job of its kind ran on its device."""

@@ -13,7 +13,7 @@ from math import sqrt
 from statistics import median
 
 from warpwatch.contract.words import JobKind
-from warpwatch.db.reads.schedules import RequestedJob, SeriesReading
+from warpwatch.db.schedules import RequestedJob, SeriesReading
 from warpwatch.server.intake.budget import CandidateJob
 from warpwatch.server.intake.gaps import versions, widest_first
 from warpwatch.server.verdicts.noise import Reading, learn

@@ -9,7 +9,7 @@ from warpwatch.contract.words import ForgeMessageKind
 from warpwatch.db import forge as messages
 from warpwatch.db.access import NewAuditEntry, record_audit
 from warpwatch.db.database import Database
-from warpwatch.db.reads.forge import ChangeRequestRow, ForgeAccess, find_change
+from warpwatch.db.forge import ChangeRequestRow, ForgeAccess, find_change
 from warpwatch.db.reads.work import find_submission
 from warpwatch.git import GitError
 from warpwatch.server.forge.client import ForgeChange, ForgeClient, ForgeError, ForgeUser

@@ -16,7 +16,7 @@ from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.events import find_ordinal, ordinal_at
 from warpwatch.db.reads.lines import ALL_COMMITS, read_line
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.regressions import NOBODY, Question
+from warpwatch.db.regressions import NOBODY, Question
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.settings import Settings
 

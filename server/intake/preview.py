@@ -8,7 +8,7 @@ from warpwatch import git, git_branches
 from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.schedules import read_costs
+from warpwatch.db.schedules import read_costs
 from warpwatch.server.history.commits import CommitsRead, fetch_repository, read_mirror
 from warpwatch.server.history.definitions import refresh_definitions
 from warpwatch.server.http.problems import Problem

@@ -12,8 +12,7 @@ from warpwatch.contract.words import JobKind, ScheduleKind
 from warpwatch.db.reads.code import RepositoryRow, list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.schedules import ScheduleRow
-from warpwatch.db.schedules import NewSchedule, change_schedule, create_schedule
+from warpwatch.db.schedules import NewSchedule, ScheduleRow, change_schedule, create_schedule
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import unknown_names
 from warpwatch.server.intake.cron import EXAMPLE, CronError, next_after

@@ -19,17 +19,18 @@ from warpwatch.db.reads.code import RepositoryRow, find_repository
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.measured import JobSlot
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.schedules import (
+from warpwatch.db.registry import ensure_operators
+from warpwatch.db.schedules import (
     RequestedJob,
     ScheduleRow,
+    end_turn,
     list_open,
     list_readings,
     list_requested,
+    lock_turn,
     read_costs,
     read_schedule,
 )
-from warpwatch.db.registry import ensure_operators
-from warpwatch.db.schedules import end_turn, lock_turn
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import CommitHistory, with_operators, write_down

@@ -10,11 +10,10 @@ from warpwatch.contract.spec import USUAL_PLAN, JobSpec, ProfilePlan
 from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
 from warpwatch.db.forge import PENDING, queue_check_run
-from warpwatch.db.patches import touch_patch
+from warpwatch.db.patches import PatchRow, touch_patch
 from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.measured import JobSlot
-from warpwatch.db.reads.patches import PatchRow
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.work import find_submission
 from warpwatch.db.registry import ensure_operators
@@ -26,7 +25,7 @@ from warpwatch.server.history.definitions import refresh_definitions
 from warpwatch.server.history.sources import Earlier, line_before
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
-from warpwatch.server.intake.patches import find_submitted_patch, restore_patch
+from warpwatch.server.intake.patch_requests import find_submitted_patch, restore_patch
 from warpwatch.server.intake.space import require_space
 from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
 from warpwatch.server.intake.targets import choose_devices

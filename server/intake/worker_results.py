@@ -20,7 +20,7 @@ from warpwatch.db.database import Database
 from warpwatch.db.endings import EndedRun, end_run
 from warpwatch.db.errors import StaleRunError
 from warpwatch.db.reads.query import Session
-from warpwatch.db.result_chunks import copy_chunks, forget_chunks
+from warpwatch.db.worker_keys import copy_chunks, forget_chunks
 
 T = TypeVar("T")
 _STATES = {

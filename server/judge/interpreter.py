@@ -15,13 +15,11 @@ from statistics import median
 from warpwatch import git, git_branches, telemetry
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.words import JobKind, JobState
-from warpwatch.db.cards import save_card_offset
+from warpwatch.db.cards import list_other_drifts, save_card_offset
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
-from warpwatch.db.job_sources import save_job_sources
+from warpwatch.db.job_sources import list_common_shifts, list_sources, save_job_sources
 from warpwatch.db.reads import judging
-from warpwatch.db.reads.cards import list_other_drifts
-from warpwatch.db.reads.job_sources import list_common_shifts, list_sources
 from warpwatch.db.reads.judging import JobOrigin, KnownChange, RegressionFacts
 from warpwatch.db.reads.lines import read_followed
 from warpwatch.db.reads.observed import (

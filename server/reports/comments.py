@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlencode
 
-from warpwatch.db.reads.forge import ChangeRequestRow
+from warpwatch.db.forge import ChangeRequestRow
 from warpwatch.server.history.commits import MERGE_BASE
 from warpwatch.server.intake.comment_commands import PREFIX
 from warpwatch.server.reports.markdown import LIMIT, MARKER, escape, markdown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from warpwatch.db.reads.regressions import RegressionDetail, RegressionRow, RegressionSeriesRow
+from warpwatch.db.regressions import RegressionDetail, RegressionRow, RegressionSeriesRow
 from warpwatch.server.figures.formats import change, change_headline, duration, interval
 from warpwatch.server.reports.markdown import escape
 

@@ -8,10 +8,9 @@ from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from warpwatch.contract.words import NoticeKind
-from warpwatch.db.channels import Notice
-from warpwatch.db.reads.channels import Listener, WeekSummary
+from warpwatch.db.channels import Listener, Notice, WeekSummary
 from warpwatch.db.reads.events import EventRow
-from warpwatch.db.reads.regressions import RegressionRow
+from warpwatch.db.regressions import RegressionRow
 from warpwatch.server.explanation.alarms import AlarmRow
 from warpwatch.server.figures.formats import change_headline, plural
 

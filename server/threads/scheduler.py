@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
-from warpwatch.db.reads.schedules import list_due, read_schedule
-from warpwatch.db.schedules import end_turn, lock_turn
+from warpwatch.db.schedules import end_turn, list_due, lock_turn, read_schedule
 from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.intake.cron import next_after
 from warpwatch.server.intake.scheduled_run import run_schedule

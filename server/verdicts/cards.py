@@ -17,7 +17,7 @@ from math import exp, log
 from statistics import median, quantiles
 
 from warpwatch.contract.rounds import CONFIRMED, median_interval
-from warpwatch.db.reads.cards import OffsetRow
+from warpwatch.db.cards import OffsetRow
 from warpwatch.db.reads.observed import ObservedReading
 
 LEAST_PAIRS = 6

@@ -12,12 +12,12 @@ from warpwatch.contract.words import (
     ForgeState,
 )
 from warpwatch.db import forge
+from warpwatch.db import forge as forge_reads
 from warpwatch.db.attempts import record_failure, record_sent
 from warpwatch.db.models import (
     RegressionRecord,
     SubmissionRecord,
 )
-from warpwatch.db.reads import forge as forge_reads
 
 
 def tell_forges(world: World) -> None:

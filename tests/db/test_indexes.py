@@ -25,12 +25,25 @@ from warpwatch.contract.words import (
     TokenScope,
     Verdict,
 )
-from warpwatch.db import callbacks, keeping, registry, regressions, runs, submissions, traces, trials
+from warpwatch.db import (
+    callbacks,
+    cards,
+    job_sources,
+    keeping,
+    registry,
+    regressions,
+    runs,
+    submissions,
+    traces,
+    trials,
+)
 from warpwatch.db.access import (
     NewAuditEntry,
     add_token,
     end_session,
     is_session_ended,
+    list_audit,
+    list_tokens,
     record_audit,
     revoke_token,
     use_token,
@@ -40,25 +53,44 @@ from warpwatch.db.accounts import (
     accept_invitation,
     change_account,
     ensure_account,
+    find_invited,
     invite,
+    list_accounts,
+    read_account,
     sign_in,
     use_account,
 )
 from warpwatch.db.attempts import record_failure, record_sent
 from warpwatch.db.branches import NewBranch, replace_branches
+from warpwatch.db.callbacks import list_callbacks
 from warpwatch.db.cards import save_card_offset
 from warpwatch.db.channels import (
     NewChannel,
     Notice,
     add_channel,
     claim_delivery,
+    find_told,
+    list_channels,
+    list_deliveries,
+    list_listeners,
+    list_untold,
+    read_channel,
     remove_channel,
     tell_people,
 )
-from warpwatch.db.ci_identities import NewCiIdentity, add_ci_identity, note_ci_use, remove_ci_identity
+from warpwatch.db.ci_identities import (
+    NewCiIdentity,
+    add_ci_identity,
+    find_ci_identities,
+    find_repository_of,
+    list_ci_identities,
+    note_ci_use,
+    remove_ci_identity,
+)
 from warpwatch.db.database import Database
 from warpwatch.db.deletion import list_orders
 from warpwatch.db.job_sources import save_job_sources
+from warpwatch.db.keeping import list_due_rules, preview_rule
 from warpwatch.db.models import (
     JobRecord,
     OperatorRecord,
@@ -66,10 +98,8 @@ from warpwatch.db.models import (
     RegressionRecord,
     SeriesRecord,
 )
-from warpwatch.db.muting import mute, unmute
-from warpwatch.db.reads import cards, history, job_sources, judging, observed
-from warpwatch.db.reads.access import list_audit, list_tokens
-from warpwatch.db.reads.accounts import find_invited, list_accounts, read_account
+from warpwatch.db.muted import find_muted, list_muted, mute, unmute
+from warpwatch.db.reads import history, judging, observed
 from warpwatch.db.reads.alarms import (
     list_paused_workers,
     list_shared_devices,
@@ -78,18 +108,8 @@ from warpwatch.db.reads.alarms import (
     list_unfit_devices,
 )
 from warpwatch.db.reads.badges import read_badge_counts
-from warpwatch.db.reads.callbacks import list_callbacks
 from warpwatch.db.reads.causes import read_evidence
 from warpwatch.db.reads.cells import list_cells_around
-from warpwatch.db.reads.channels import (
-    find_told,
-    list_channels,
-    list_deliveries,
-    list_listeners,
-    list_untold,
-    read_channel,
-)
-from warpwatch.db.reads.ci_identities import find_ci_identities, find_repository_of, list_ci_identities
 from warpwatch.db.reads.closing import (
     list_later_changes,
     list_later_checks,
@@ -103,7 +123,6 @@ from warpwatch.db.reads.decisions import read_decision
 from warpwatch.db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
 from warpwatch.db.reads.export import ExportCursor, ExportFilter, list_exported_series, list_points
 from warpwatch.db.reads.history import read_history
-from warpwatch.db.reads.keeping import list_due_rules, preview_rule
 from warpwatch.db.reads.lines import (
     HistoryLine,
     find_branch,
@@ -124,32 +143,31 @@ from warpwatch.db.reads.metrics import (
     list_worker_counts,
 )
 from warpwatch.db.reads.missing import list_missing
-from warpwatch.db.reads.muted import find_muted, list_muted
 from warpwatch.db.reads.occupancy import list_device_runs, list_queued
 from warpwatch.db.reads.overview import read_overview
 from warpwatch.db.reads.paired import list_paired_rounds
 from warpwatch.db.reads.previews import list_previews
-from warpwatch.db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
 from warpwatch.db.reads.reports import read_report_facts
-from warpwatch.db.reads.saved_views import list_saved_views, read_saved_view
-from warpwatch.db.reads.schedules import list_due, list_open, list_readings, list_requested, list_schedules, read_costs
 from warpwatch.db.reads.search import search
-from warpwatch.db.reads.traces import TraceFilter, list_traces, read_summaries
 from warpwatch.db.reads.trades import list_traded_cells
-from warpwatch.db.reads.trends import (
+from warpwatch.db.reads.work import JobFilter, count_trials, list_jobs
+from warpwatch.db.reaper import Reaper
+from warpwatch.db.regressions import Question, list_regressions, read_regression, read_verdicts
+from warpwatch.db.saved_views import list_saved_views, read_saved_view, remove_view, save_view
+from warpwatch.db.schedules import list_due, list_open, list_readings, list_requested, list_schedules, read_costs
+from warpwatch.db.traces import TraceFilter, list_traces, read_summaries
+from warpwatch.db.trends import (
+    find_newest_run,
+    keep_trend,
     list_recent_points,
     list_release_times,
     list_running,
     list_trend_commits,
+    list_trend_scopes,
     read_queue,
     read_trends,
 )
-from warpwatch.db.reads.watches import list_watchers, list_watches, read_watch
-from warpwatch.db.reads.work import JobFilter, count_trials, list_jobs
-from warpwatch.db.reaper import Reaper
-from warpwatch.db.saved_views import remove_view, save_view
-from warpwatch.db.trends import find_newest_run, keep_trend, list_trend_scopes
-from warpwatch.db.watches import unwatch, watch
+from warpwatch.db.watches import list_watchers, list_watches, read_watch, unwatch, watch
 
 
 def use_everything(world: World) -> None:

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from warpwatch.db import backup, migrate, runs
 from warpwatch.db.database import Database
 from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError, SchemaTooOldError
-from warpwatch.db.models import Base, RepositoryRecord
+from warpwatch.db.metadata import METADATA
+from warpwatch.db.models import RepositoryRecord
 
 VERSION_0_1 = Path(__file__).parent / "version_0_1.backup.gz"
 """What `warpwatch backup` of version 0.1 wrote, compressed."""
@@ -206,7 +207,7 @@ def test_a_query_without_its_table_names_the_remedy(empty_url: str) -> None:
 def test_every_foreign_key_in_a_hot_path_has_its_index() -> None:
     leading = {
         (name, column.name)
-        for name, table in Base.metadata.tables.items()
+        for name, table in METADATA.tables.items()
         for column in [
             *(column for index in table.indexes for column in list(index.columns)[:1]),
             next(iter(table.primary_key.columns)),
@@ -222,7 +223,7 @@ def test_every_foreign_key_in_a_hot_path_has_its_index() -> None:
 
 
 def test_the_command_migrates_checks_and_complains(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpwatch.cli import app
+    from warpwatch.cli.app import app
 
     monkeypatch.setenv("WARPWATCH_DATABASE_URL", empty_url)
     runner = CliRunner()

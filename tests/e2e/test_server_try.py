@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tests.e2e.conftest import Running
 from tests.e2e.repositories import TEN_COMMITS, commit, create
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -22,7 +22,7 @@ from tests.harness.child import BOOTSTRAP, ROOT, Harness
 from warpwatch.contract.messages import ProfileReply, Request
 from warpwatch.contract.spec import ProfilePlan
 from warpwatch.contract.words import Status
-from warpwatch.db.reads.traces import KernelView, TraceDetail
+from warpwatch.db.traces import KernelView, TraceDetail
 from warpwatch.server.explanation.alignment import Alignment, align_traces
 from warpwatch.worker.harness.profile import counters
 from warpwatch.worker.harness.profile.events import Recording, events_of, read_recording

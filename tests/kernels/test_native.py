@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from warpwatch import _fingerprint, _ptxas, _toolchain, native
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 
 from .conftest import ROOT
 

@@ -12,7 +12,7 @@ import plotly.graph_objects as plotly
 from warpwatch.contract.words import Status
 from warpwatch.db.reads.builds import CodeCommit, CodeHistory, CodeSeries, KernelCode
 from warpwatch.db.reads.history import PointRow, SeriesChange, SeriesHistory, SeriesRow, StatusMark
-from warpwatch.db.reads.regressions import RegressionSeriesRow
+from warpwatch.db.regressions import RegressionSeriesRow
 from warpwatch.server.figures.charts import SYMBOLS, history_figure, rounds_figure
 from warpwatch.server.figures.code_charts import code_figure
 from warpwatch.server.figures.formats import STATUS_NAMES
@@ -22,7 +22,7 @@ from warpwatch.server.figures.history_view import HistoryView, HorizontalAxis, V
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
 from warpwatch.server.figures.palette import LIBRARIES, PALETTE, variant_colour
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
-from warpwatch.server.pages.history import (
+from warpwatch.server.web.history import (
     chart_label,
     environment_facts,
     in_range,

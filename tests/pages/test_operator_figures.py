@@ -10,7 +10,7 @@ import pytest
 
 from warpwatch.db.reads.code import CaseRow
 from warpwatch.db.reads.overview import OverviewCell
-from warpwatch.db.reads.trends import RecentPoint
+from warpwatch.db.trends import RecentPoint
 from warpwatch.server.figures.palette import variant_colour
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
 from warpwatch.server.figures.size_axis import SizeQuantity, crossovers, size_figure, size_groups

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from math import exp
 
 from warpwatch.db.reads.overview import OverviewCell
-from warpwatch.db.reads.trends import TrendCell, TrendCommit, TrendGrid
+from warpwatch.db.trends import TrendCell, TrendCommit, TrendGrid
 from warpwatch.server.figures.overview_rows import best_variant, check_counts, levels, operator_summaries
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)

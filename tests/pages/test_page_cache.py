@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jinja2 import DictLoader, Environment
 
-from warpwatch.server.pages.render import PageCache
+from warpwatch.server.web.render import PageCache
 
 
 def render(folder: Path, source: str) -> str:

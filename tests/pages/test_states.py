@@ -12,11 +12,11 @@ import typer.main
 from fastapi.testclient import TestClient
 
 from tests.apps import create_app
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.db import registry
 from warpwatch.db.database import Database
 from warpwatch.server.intake.bundles import import_bundle
-from warpwatch.server.pages.render import WEB
+from warpwatch.server.web.render import WEB
 from warpwatch.settings import Settings
 
 ADDRESS = "http://127.0.0.1:8321"
@@ -103,7 +103,7 @@ def test_a_surprise_is_a_page_without_its_insides(client: TestClient, monkeypatc
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr("warpwatch.server.pages.devices.list_devices", fail)
+    monkeypatch.setattr("warpwatch.server.web.devices.list_devices", fail)
     answer = client.get("/devices")
     assert answer.status_code == 500
     assert "Something went wrong" in answer.text
@@ -167,7 +167,7 @@ def test_static_files_are_small_and_kept(client: TestClient) -> None:
 def test_every_command_that_a_page_names_exists() -> None:
     named = {
         words
-        for path in [*WEB.rglob("*.html"), WEB.parent / "server/pages/errors.py"]
+        for path in [*WEB.rglob("*.html"), WEB.parent / "server/web/render.py"]
         for words in re.findall(r"\"warpwatch ([a-z]+)", path.read_text())
     }
     commands = set(getattr(typer.main.get_command(app), "commands"))  # noqa: B009 - a group, which its type does not say.

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.security.conftest import NOBODY, as_user, reason_against
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.worker import levels, sandbox, self_attack
 from warpwatch.worker.attacks import ATTACKS
 from warpwatch.worker.self_attack import LevelReport, attack_host

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests.apps import create_app
 from tests.builders import Lab
 from tests.server.test_code import problem
-from warpwatch.cli import app as command
+from warpwatch.cli.app import app as command
 from warpwatch.contract.words import AccountRole
 from warpwatch.db.access import add_token
 from warpwatch.db.accounts import ensure_account

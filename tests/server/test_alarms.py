@@ -25,7 +25,7 @@ from warpwatch.db.reads.alarms import ELASTIC_SECONDS, PACE_LEAST_SECONDS
 from warpwatch.db.reads.missing import BEFORE, MISSING_DAYS, VANISHED_DAYS
 from warpwatch.db.submissions import cancel_job
 from warpwatch.server.explanation.alarms import AlarmRow, list_alarms
-from warpwatch.server.http.alarms import KEPT_SECONDS, Alarms
+from warpwatch.server.http.alarm_cache import KEPT_SECONDS, Alarms
 from warpwatch.settings import Settings
 from warpwatch.worker import gate
 from warpwatch.worker.reporter import UnhealthyError

@@ -16,7 +16,7 @@ from tests.builders import CASES, Lab, trace
 from warpwatch.bundle import BundleReader
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
-from warpwatch.db.reads.traces import KernelView, TraceDetail
+from warpwatch.db.traces import KernelView, TraceDetail
 from warpwatch.server.explanation.alignment import AlignmentStep, align, align_traces
 from warpwatch.server.explanation.kernel_names import plain_name, short_name
 

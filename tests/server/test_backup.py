@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.apps import create_app
 from tests.conftest import FAST_AND_FORGETFUL
 from warpwatch import git
-from warpwatch.cli import app as command
+from warpwatch.cli.app import app as command
 from warpwatch.db import backup, embedded, migrate, registry
 from warpwatch.db.backup import back_up, restore
 from warpwatch.db.database import Database

@@ -15,8 +15,8 @@ from warpwatch.contract.words import Status, Verdict
 from warpwatch.db import registry, regressions
 from warpwatch.db.database import Database
 from warpwatch.db.reads.badges import BadgeCounts
-from warpwatch.server.figures.badges import BAD, GOOD, UNKNOWN, WARNING, badge, words
 from warpwatch.server.history.branches import follow_branches
+from warpwatch.server.web.badges import BAD, GOOD, UNKNOWN, WARNING, badge, words
 from warpwatch.settings import Settings
 
 BADGE = "/api/v1/badges/kernels.svg"

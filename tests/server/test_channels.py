@@ -24,17 +24,16 @@ from tests.server.test_code import problem
 from tests.server.test_judge import compare_jobs, judge, rounds
 from tests.waiting import wait_until
 from warpwatch.contract.words import NoticeKind, Status
-from warpwatch.db.channels import claim_delivery
+from warpwatch.db.channels import Listener, WeekSummary, claim_delivery
 from warpwatch.db.database import Database
-from warpwatch.db.reads.channels import Listener, WeekSummary
 from warpwatch.db.triage import set_triage
 from warpwatch.server.explanation.alarms import AlarmRow
-from warpwatch.server.http.alarms import Alarms
+from warpwatch.server.http.alarm_cache import Alarms
 from warpwatch.server.intake.hooks import sign
 from warpwatch.server.judge import Judge
 from warpwatch.server.reports.notices import alarm_notice, digest_due, digest_notice, end_of_quiet_hours
-from warpwatch.server.threads import channels as threads
-from warpwatch.server.threads.channels import SIGNATURE, ChannelNotifier
+from warpwatch.server.threads import channel_notifier as threads
+from warpwatch.server.threads.channel_notifier import SIGNATURE, ChannelNotifier
 from warpwatch.settings import Settings
 
 API = "/api/v1"
@@ -404,7 +403,7 @@ def test_the_page_adds_tests_and_removes(client: TestClient, lab: Lab, heard: He
 
 
 def test_the_commands(served: Settings, lab: Lab, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpwatch.cli import app
+    from warpwatch.cli.app import app
 
     monkeypatch.setenv("WARPWATCH_URL", served.server_url)
 

@@ -20,8 +20,8 @@ from tests.builders import Lab
 from tests.server.provider import Provider, running_provider
 from tests.server.test_code import problem
 from tests.server.test_permissions import OPEN, routes
-from warpwatch.cli import app as command
-from warpwatch.cli.ci_token import CiToken
+from warpwatch.cli.app import app as command
+from warpwatch.cli.client import CiToken
 from warpwatch.settings import Settings
 
 API, TOKEN, ADDRESS = "/api/v1", "the-token-of-the-server", "http://bench.example"

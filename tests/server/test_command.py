@@ -21,7 +21,7 @@ from tests.builders import CASES, Lab
 from tests.rewording import stored
 from tests.server.test_serve import wait_until_healthy
 from warpwatch import git
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.contract.words import Status
 from warpwatch.db import runs
 from warpwatch.db.database import Database

@@ -10,9 +10,9 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
 from warpwatch.db.reads.commits import ComparedRow
-from warpwatch.db.reads.regressions import RegressionSeriesRow
+from warpwatch.db.regressions import RegressionSeriesRow
 from warpwatch.server.figures.dot_plot import MOST_ROWS, cases_svg, dot_plot_svg
-from warpwatch.server.pages.compare import worst_first
+from warpwatch.server.web.compare import worst_first
 
 
 def row(ratio: float | None, *, separated: bool = True, case: str = "n=1") -> ComparedRow:

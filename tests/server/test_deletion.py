@@ -18,8 +18,8 @@ from warpwatch.db import deletion, registry
 from warpwatch.db.database import Database
 from warpwatch.git import mirror_path
 from warpwatch.server.judge import Judge
-from warpwatch.server.threads import cleaner
-from warpwatch.server.threads.cleaner import RepositoryCleaner
+from warpwatch.server.threads import upkeep as cleaner
+from warpwatch.server.threads.upkeep import RepositoryCleaner
 from warpwatch.settings import Settings
 
 API = "/api/v1"
@@ -150,7 +150,7 @@ def asked(served: Settings, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 
 
 def test_the_commands(asked: CliRunner, database: Database, lab: Lab, tmp_path: Path) -> None:
-    from warpwatch.cli import app
+    from warpwatch.cli.app import app
 
     job = str(lab.bench(0, {V1: 10_000.0}))
     assert asked.invoke(app, ["strike-out", "--job", job]).exit_code != 0

@@ -17,7 +17,7 @@ from tests.apps import create_app
 from tests.builders import CASES, Lab
 from warpwatch.db.database import Database
 from warpwatch.server.figures.standalone import check_figure, standalone_html
-from warpwatch.server.pages.render import WEB
+from warpwatch.server.web.render import WEB
 from warpwatch.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ def test_figures_are_checked_where_the_setting_says_so(
     checking = TestClient(app, base_url="http://127.0.0.1:8321")
     assert checking.get("/history/1").status_code == 200
     wrong = {"data": [{"type": "scatter", "colour": "red"}], "layout": {}}
-    monkeypatch.setattr("warpwatch.server.pages.history.history_figure", lambda *_: wrong)
+    monkeypatch.setattr("warpwatch.server.web.history.history_figure", lambda *_: wrong)
     assert checking.get("/history/1").status_code == 500
     with pytest.raises(ValueError, match="colour"):
         check_figure(json.dumps(wrong))

@@ -194,7 +194,7 @@ def test_pages_hold_their_filters(client: TestClient, lab: Lab, monkeypatch: pyt
     ).json()
     assert [row["id"] for row in [*first["items"], *second["items"]]] == numbers[::-1]
     assert second["next_before"] is None
-    monkeypatch.setattr("warpwatch.db.reads.regressions.MAX_PAGE", 20)
+    monkeypatch.setattr("warpwatch.db.regressions.MAX_PAGE", 20)
     answer = client.get("/api/v1/regressions.csv", params={"repository": "kernels", "state": "acknowledged"})
     assert [int(row["id"]) for row in csv.DictReader(io.StringIO(answer.text))] == numbers[::-1]
     assert len(events(client, limit=3)) == 3

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from tests.builders import CASES, Lab
-from warpwatch.cli import app as command
+from warpwatch.cli.app import app as command
 from warpwatch.db.database import Database
 from warpwatch.db.reads import export
 from warpwatch.db.reads.export import ExportFilter

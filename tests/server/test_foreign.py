@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.builders import CASES, Lab
 from warpwatch import git
-from warpwatch.cli import app as command
+from warpwatch.cli.app import app as command
 from warpwatch.db.database import Database
 from warpwatch.db.models import RegressionRecord
 from warpwatch.server.judge import Judge

@@ -27,15 +27,15 @@ from tests.server.test_code import problem
 from tests.server.test_hooks import SECRET
 from tests.server.test_hooks import github as send
 from tests.server.test_hooks import gitlab as send_gitlab
-from warpwatch.cli import app as command
+from warpwatch.cli.app import app as command
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import ForgeState, Status
 from warpwatch.db import registry
 from warpwatch.db.database import Database
 from warpwatch.db.regressions import mark_judged
 from warpwatch.server.reports.markdown import MARKER
-from warpwatch.server.threads import forge as threads
-from warpwatch.server.threads.forge import ForgeNotifier
+from warpwatch.server.threads import forge_notifier as threads
+from warpwatch.server.threads.forge_notifier import ForgeNotifier
 from warpwatch.settings import Settings
 
 API = "/api/v1"

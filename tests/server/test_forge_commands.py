@@ -32,7 +32,7 @@ from tests.server.test_forge import (
 )
 from tests.server.test_hooks import github as send
 from warpwatch.server.intake.comment_commands import CommandVerb, parse_command
-from warpwatch.server.threads.forge import ForgeNotifier
+from warpwatch.server.threads.forge_notifier import ForgeNotifier
 
 __all__ = ["forge", "lab", "linked", "notifier", "settings"]
 

@@ -16,11 +16,11 @@ from tests.server.test_channels import confirm
 from tests.server.test_forge import LINK, forge, notifier, sent, settings
 from tests.server.test_judge import judge
 from warpwatch.db.database import Database
-from warpwatch.db.reads.regressions import read_regression
+from warpwatch.db.regressions import read_regression
 from warpwatch.db.triage import set_triage
 from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.reports.issues import issue_text
-from warpwatch.server.threads.forge import ForgeNotifier
+from warpwatch.server.threads.forge_notifier import ForgeNotifier
 from warpwatch.settings import Settings
 
 API = "/api/v1"

@@ -36,7 +36,7 @@ from tests.server.test_forge import (
 from warpwatch.contract.words import ForgeState
 from warpwatch.db.database import Database
 from warpwatch.db.forge import claim_message
-from warpwatch.server.threads.forge import ForgeNotifier
+from warpwatch.server.threads.forge_notifier import ForgeNotifier
 
 __all__ = ["forge", "lab", "linked", "notifier", "settings"]
 

@@ -15,7 +15,7 @@ from warpwatch.contract.words import Purpose, Status
 from warpwatch.db import regressions, trials
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.occupancy import DeviceRun, QueuedJob, list_device_runs, list_queued
-from warpwatch.db.reads.schedules import JobCost
+from warpwatch.db.schedules import JobCost
 from warpwatch.server.figures.gantt import busy_seconds, gantt_svg, plan_rows, strip_svg
 from warpwatch.server.intake.budget import CostEstimates
 

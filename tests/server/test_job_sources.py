@@ -16,8 +16,7 @@ from tests.server.test_results import series_id
 from warpwatch import git
 from warpwatch.db import registry
 from warpwatch.db.database import Database
-from warpwatch.db.job_sources import save_job_sources
-from warpwatch.db.reads.job_sources import LEAST_SHIFTS
+from warpwatch.db.job_sources import LEAST_SHIFTS, save_job_sources
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 

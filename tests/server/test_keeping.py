@@ -22,7 +22,7 @@ from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.database import Database
 from warpwatch.git import mirror_path, update_mirror
 from warpwatch.server.judge import Judge
-from warpwatch.server.threads.cleaner import RepositoryCleaner
+from warpwatch.server.threads.upkeep import RepositoryCleaner
 from warpwatch.settings import Settings
 
 V1 = ("v1", CASES[0])
@@ -236,7 +236,7 @@ def test_a_deleted_branch_takes_its_own_commits(
 
 
 def test_the_commands(served: Settings, filled: Lab, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpwatch.cli import app
+    from warpwatch.cli.app import app
 
     monkeypatch.setenv("WARPWATCH_URL", served.server_url)
 

@@ -14,7 +14,7 @@ from tests.planted import plant
 from warpwatch.contract.words import Status
 from warpwatch.db.reads import history
 from warpwatch.db.reads.lines import ALL_COMMITS
-from warpwatch.db.reads.trends import list_recent_points, list_release_times
+from warpwatch.db.trends import list_recent_points, list_release_times
 
 V1 = ("v1", CASES[0])
 LARGE = ("v1", CASES[2])

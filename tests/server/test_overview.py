@@ -12,8 +12,8 @@ from tests.waiting import wait_until
 from warpwatch.contract.words import Status
 from warpwatch.db import runs
 from warpwatch.db.reads.lines import ALL_COMMITS
-from warpwatch.db.reads.trends import TrendGrid, list_running, read_queue, read_trends
-from warpwatch.server.pages import render
+from warpwatch.db.trends import TrendGrid, list_running, read_queue, read_trends
+from warpwatch.server.web import render
 
 V1, V2 = ("v1", CASES[0]), ("v2", CASES[0])
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from tests.builders import CASES, VARIANTS, Lab, count, run_git
 from tests.server.test_submissions import errors, jobs, know
-from warpwatch.cli import app as commands
+from warpwatch.cli.app import app as commands
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.messages import BuildReply, KernelResources
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
@@ -27,7 +27,7 @@ from warpwatch.git import mirror_path
 from warpwatch.patches import MAX_BYTES
 from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.judge import Judge
-from warpwatch.server.threads.cleaner import RepositoryCleaner
+from warpwatch.server.threads.upkeep import RepositoryCleaner
 from warpwatch.settings import Settings
 
 API = "/api/v1"

@@ -16,7 +16,7 @@ from tests.rewording import stored
 from tests.server.test_code import problem
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
-from warpwatch.server.pages import history
+from warpwatch.server.web import history
 
 CELL = ("v1", CASES[0])
 HERE = {"repository": "kernels", "device": "test-cpu"}

@@ -9,8 +9,8 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
 from warpwatch.db.deletion import delete_some, mark_deleted
-from warpwatch.db.reads.saved_views import list_saved_views
-from warpwatch.server.intake.saved_views import own_path
+from warpwatch.db.saved_views import list_saved_views
+from warpwatch.server.web.saved_views import own_path
 
 VIEW = {"repository": "kernels", "name": "square at 1024", "path": "/history?operator=square&from=12345678"}
 

@@ -12,8 +12,8 @@ from tests.builders import CASES, Lab
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.db.reads.lines import ALL_COMMITS
-from warpwatch.db.reads.trends import TrendGrid, read_trends
-from warpwatch.server.threads.tallies import TallyKeeper
+from warpwatch.db.trends import TrendGrid, read_trends
+from warpwatch.server.threads.upkeep import TallyKeeper
 
 API = "/api/v1"
 V1, V2 = ("v1", CASES[0]), ("v2", CASES[0])

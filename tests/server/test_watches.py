@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from tests.builders import CASES, Lab
 from tests.planted import plant
 from warpwatch.db.deletion import delete_some, mark_deleted
-from warpwatch.db.reads.watches import list_watchers, list_watches
+from warpwatch.db.watches import list_watchers, list_watches
 
 WATCH = {"repository": "kernels", "person": "ann", "operator": "square"}
 

@@ -39,9 +39,8 @@ from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.reads.devices import list_workers
 from warpwatch.db.reads.work import read_log
-from warpwatch.db.result_chunks import add_chunk
 from warpwatch.db.traces import iter_trace
-from warpwatch.db.worker_keys import add_key, revoke_key
+from warpwatch.db.worker_keys import add_chunk, add_key, revoke_key
 from warpwatch.server.threads.live import Hub
 from warpwatch.settings import Settings
 from warpwatch.worker.coordinator import LostRunError, UnusableKeyError

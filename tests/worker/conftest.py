@@ -16,8 +16,7 @@ from warpwatch.contract.environment import Environment
 from warpwatch.settings import Settings
 from warpwatch.worker import headers, templates
 from warpwatch.worker.host import Host
-from warpwatch.worker.peaks import MeasuredPeaks, store_peaks
-from warpwatch.worker.tools import Tools
+from warpwatch.worker.tools import MeasuredPeaks, Tools, store_peaks
 
 SCRIPTED = Path(__file__).with_name("scripted_child.py")
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from warpwatch.worker.device_lock import lock_device, physical_id
-from warpwatch.worker.devices import find_devices
+from warpwatch.worker.devices import find_devices, lock_device, physical_id
 from warpwatch.worker.reporter import CannotRunError
 
 HOLD = """
 import sys
-from warpwatch.worker.device_lock import lock_device
+from warpwatch.worker.devices import lock_device
 lock = lock_device("cuda:0", sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()

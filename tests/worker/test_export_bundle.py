@@ -10,7 +10,7 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from warpwatch.bundle import BundledRun, BundleReader
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.contract.measurement import Measurement
 from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.db.database import Database

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.worker.conftest import SCRIPTED, Diary, Repository
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.db import registry
 from warpwatch.db.database import Database
 from warpwatch.db.reads.devices import list_workers

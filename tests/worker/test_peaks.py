@@ -12,8 +12,7 @@ from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
-from warpwatch.worker.peaks import MeasuredPeaks, read_peaks, store_peaks
-from warpwatch.worker.tools import Tools
+from warpwatch.worker.tools import MeasuredPeaks, Tools, read_peaks, store_peaks
 
 
 @pytest.fixture

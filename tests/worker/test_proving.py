@@ -16,8 +16,7 @@ from tests.worker.conftest import Diary, identify
 from warpwatch.settings import Settings
 from warpwatch.worker import proving
 from warpwatch.worker.host import Host
-from warpwatch.worker.load import busy_processes
-from warpwatch.worker.proving import KINDS, Proof, prove, read_expectations, sources
+from warpwatch.worker.proving import KINDS, Proof, busy_processes, prove, read_expectations, sources
 from warpwatch.worker.tools import Tools
 
 pytestmark = pytest.mark.timeout(900)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tests.worker import probes
 from tests.worker.conftest import Repository, identify, processes_with
 from warpwatch.bundle import BundleReader
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from warpwatch.cli import app
 from warpwatch.cli import run as run_command
 from warpwatch.cli import submit as submit_command
+from warpwatch.cli.app import app
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.spec import JobSpec, KnownNames, ProfilePlan

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.worker.conftest import Diary, Repository, identify
-from warpwatch.cli import app
 from warpwatch.cli import compare as compare_command
+from warpwatch.cli.app import app
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import ChangeOrigin, JobKind, Status, Verdict
 from warpwatch.server.verdicts.attribution import OriginEffect, attribute, judge_toolchains

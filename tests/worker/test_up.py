@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from tests.waiting import wait_until
 from tests.worker.conftest import Repository, identify, processes_with
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.cli.services import StartError
 from warpwatch.cli.up import _register_checkout, quickest_first
 from warpwatch.db import embedded

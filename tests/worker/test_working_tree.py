@@ -11,7 +11,7 @@ from tests.builders import run_git
 from tests.worker import defined, probes
 from tests.worker.conftest import Repository, identify
 from warpwatch import git
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.cli.working_tree import WorkingTree, describe_code_changes
 from warpwatch.contract.messages import KernelResources
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from warpwatch._toolchain import CUDA_ARCHS
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,7 +14,8 @@ import typer
 from rich.console import Console
 
 from warpwatch import git
-from warpwatch.cli import app, plans
+from warpwatch.cli import plans
+from warpwatch.cli.app import app
 from warpwatch.cli.run import find_commits
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Verdict

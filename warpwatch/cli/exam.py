@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 
 console = Console()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.cli.kron_order import KronCommand
 
 MODES = ("check", "bench", "profile")

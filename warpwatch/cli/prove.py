@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from warpwatch import __version__, git
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.settings import SettingError, load_settings
 from warpwatch.worker.reporter import SilentReporter
 
@@ -40,8 +40,7 @@ def prove(
     """Run the self-tests; exit 1 when a fault is missed or named wrongly, or a correct variant raises an alarm."""
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.host import Host
-    from warpwatch.worker.load import busy_processes
-    from warpwatch.worker.proving import KINDS
+    from warpwatch.worker.proving import KINDS, busy_processes
     from warpwatch.worker.reporter import CannotRunError
     from warpwatch.worker.tools import Tools
 

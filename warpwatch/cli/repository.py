@@ -12,7 +12,7 @@ from urllib.parse import quote
 import typer
 
 from warpwatch import git
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.cli.asking import asking
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.definitions import parse_source

@@ -17,7 +17,8 @@ import typer
 from rich.console import Console
 
 from warpwatch import __version__, git
-from warpwatch.cli import app, plans
+from warpwatch.cli import plans
+from warpwatch.cli.app import app
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
 from warpwatch.cli.result_table import ResultTable
 from warpwatch.contract.activities import RunTimes

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.cli.asking import asking
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.cli.repository import choose_repository

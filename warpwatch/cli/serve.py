@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from warpwatch import telemetry
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.cli.services import ensure_worker_key
 from warpwatch.destinations import is_loopback
 from warpwatch.logs import configure_logs

@@ -22,7 +22,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from warpwatch import git
-from warpwatch.cli import app, plans
+from warpwatch.cli import plans
+from warpwatch.cli.app import app
 from warpwatch.cli.asking import asking, console
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.cli.findings import show_findings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 
 if TYPE_CHECKING:
     from torch import Tensor

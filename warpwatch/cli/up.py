@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from warpwatch import git
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.cli.findings import show_findings
 from warpwatch.cli.services import (
@@ -160,7 +160,7 @@ def import_examples(settings: Settings, database_url: str) -> None:
 
     Where a git bundle lies beside the results, pages show the source of each change.
     """
-    from warpwatch.cli.bundle import import_file
+    from warpwatch.cli.results_files import import_file
 
     folder = next((folder for folder in EXAMPLE_FOLDERS if folder.is_dir()), None)
     if folder is None:

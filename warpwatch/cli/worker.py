@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from warpwatch import telemetry
-from warpwatch.cli import app
+from warpwatch.cli.app import app
 from warpwatch.contract.data_folder import undelivered_folder, worker_key_file
 from warpwatch.logs import configure_logs
 from warpwatch.settings import SettingError, Settings, load_settings

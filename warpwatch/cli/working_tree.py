@@ -14,7 +14,8 @@ import typer
 from rich.console import Console
 
 from warpwatch import git
-from warpwatch.cli import app, plans
+from warpwatch.cli import plans
+from warpwatch.cli.app import app
 from warpwatch.cli.client import ApiError
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
 from warpwatch.cli.server_try import ServerTarget, is_remote, try_on_server

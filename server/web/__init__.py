@@ -1,0 +1,115 @@
+"""The pages and their JSON: a module per subject, with `router` for its pages and `api` for its JSON below /api/v1."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends
+
+from warpwatch.server.http.parameters import PREFIX, refuse_unknown_parameters
+from warpwatch.server.web import (
+    access,
+    accounts,
+    alarms,
+    badges,
+    branches,
+    channels,
+    ci_identities,
+    code,
+    commits,
+    compare,
+    devices,
+    export,
+    forge,
+    history,
+    hooks,
+    imports,
+    jobs,
+    keeping,
+    muted,
+    operators,
+    overview,
+    patches,
+    proofs,
+    reference,
+    regressions,
+    reports,
+    repositories,
+    results,
+    saved_views,
+    schedules,
+    search,
+    submissions,
+    traces,
+    verdicts,
+    watches,
+    worker,
+    worker_keys,
+)
+
+router = APIRouter(include_in_schema=False)
+for page in (
+    overview,
+    operators,
+    history,
+    commits,
+    branches,
+    compare,
+    regressions,
+    alarms,
+    submissions,
+    schedules,
+    jobs,
+    muted,
+    traces,
+    devices,
+    repositories,
+    saved_views,
+    watches,
+    channels,
+    forge,
+    proofs,
+    reference,
+    verdicts,
+    keeping,
+    access,
+    accounts,
+    ci_identities,
+):
+    router.include_router(page.router)
+router.include_router(repositories.deletion_router)
+
+api = APIRouter(prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
+# Routes are tried in this order, and a fleet of workers asks more often than everybody else together.
+for subject in (
+    worker,
+    code,
+    search,
+    branches,
+    devices,
+    submissions,
+    jobs,
+    results,
+    imports,
+    patches,
+    export,
+    regressions,
+    traces,
+    proofs,
+    schedules,
+    saved_views,
+    watches,
+    channels,
+    forge,
+    alarms,
+    reports,
+    hooks,
+    keeping,
+    access,
+    accounts,
+    ci_identities,
+    badges,
+    verdicts,
+    worker_keys,
+    # Names of old repositories may hold a slash, and would take what stands below others.
+    repositories,
+):
+    api.include_router(subject.api)

@@ -1,0 +1,108 @@
+"""The list of commits, and the results of one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from fastapi import APIRouter, Request, Response
+
+from warpwatch.db.reads.code import list_commits
+from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
+from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
+from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
+from warpwatch.db.reads.trades import list_traded_cells
+from warpwatch.server.explanation.trades import MOST, find_trades
+from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
+from warpwatch.server.figures.formats import natural, variant_order
+from warpwatch.server.figures.lanes import draw_lanes, width_of
+from warpwatch.server.http.problems import not_found
+from warpwatch.server.http.service import Before, Branch, Config
+from warpwatch.server.intake.filters import ALL_BRANCHES
+from warpwatch.server.web.choices import Text
+from warpwatch.server.web.code import RepositoryName, Sha, get_commit_source
+from warpwatch.server.web.render import PageScope, query, render
+
+router = APIRouter()
+CELLS = 100
+"""Cells on one page of a commit."""
+COUNTS = ("cells", "failing", "changed", "right", "wrong")
+
+
+@router.get("/commits")
+def commits(page: PageScope, before: Before = None, branch: Branch = None) -> Response:
+    """The commits of all branches, or of one, in the order of history, newest first, with the graph beside them."""
+    if page.repository is None:
+        return page.page("welcome.html")
+    line = page.line if branch and branch != ALL_BRANCHES else ALL_COMMITS
+    rows = list_commits(page.session, page.repository.id, before, line=line)
+    names = {name for row in rows.items for name in row.branches}
+    branches = list_branches_named(page.session, page.repository.id, names)
+    graph = draw_lanes(rows.items, branches)
+    json = query("/commits", repository=page.repository.name, before=before, branch=line.name)
+    return page.page(
+        "commits.html",
+        json=json,
+        commits=rows,
+        graph=graph,
+        culprits=list_culprits(page.session, [row.id for row in rows.items]),
+        graph_width=width_of(graph),
+        shown=line.name,
+        before=before,
+    )
+
+
+@router.get("/commits/{sha}")
+def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, before: Before = None) -> Response:
+    """Every variant on every case at one commit, a hundred at a time: what fails first, then what changed."""
+    detail = _find(page, sha)
+    page.moved(detail.repository)
+    chosen = CellFilter(show) if show in set(CellFilter) else CellFilter.ALL
+    cells = list_cells(page.session, detail.commit, chosen, operator, before, CELLS)
+    kept = {"show": None if chosen == CellFilter.ALL else chosen.value, "operator": operator}
+    address, filters = f"/commits/{detail.commit.sha}", {"repository": detail.repository}
+    changed = list_cells(page.session, detail.commit, CellFilter.CHANGED, operator, None, MOST_ROWS).items
+    tallies = [tally for tally in detail.operators if operator in (None, tally.operator)]
+    return page.page(
+        "commit.html",
+        json=query(address, **filters),
+        csv=query(f"/api/v1{address}.csv", **filters),
+        cells_json=query(f"/api/v1{address}/cells", **filters, **kept, before=before, limit=CELLS),
+        detail=detail,
+        commit=detail.commit,
+        show=chosen.value,
+        operator=operator,
+        kept=kept,
+        before=before,
+        cells=cells,
+        plot=commit_svg(changed),
+        trades=find_trades(list_traded_cells(page.session, detail.commit.id))[:MOST],
+        counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS},
+        groups=[(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],
+    )
+
+
+@router.get("/commits/{sha}/source")
+def commit_source(request: Request, settings: Config, sha: Sha, repository: RepositoryName) -> Response:
+    """The message and the diff of a commit, which its page fetches after it is shown."""
+    source = get_commit_source(request, settings, sha, repository)
+    return render(request, "_commit_source.html", source=source, diff=source.diff)
+
+
+def group_of(cell: CommitCell) -> tuple[str, str]:
+    """What is to be said of the cell, and its operator."""
+    return "failing" if cell.is_failing else "changed" if cell.is_changed else "", cell.operator
+
+
+def sort_cells(cells: Iterable[CommitCell]) -> list[CommitCell]:
+    return sorted(cells, key=lambda cell: (natural(cell.case), variant_order(cell.variant), cell.device_key))
+
+
+def _find(page: PageScope, sha: str) -> CommitDetail:
+    """The commit in the page's repository, else in any other, because short links name no repository."""
+    others = [row for row in page.repositories if row != page.repository]
+    for repository in [page.repository, *others]:
+        detail = read_commit(page.session, repository.id, sha) if repository else None
+        if detail is not None:
+            return detail
+    raise not_found("commit", sha, "submit it first, or use a longer prefix of its SHA")

@@ -1,0 +1,68 @@
+"""Imports results that other programs wrote."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel
+
+from warpwatch.formats import FORMATS
+from warpwatch.server.http.access import Asking, require_repository
+from warpwatch.server.http.git_threads import in_git_thread
+from warpwatch.server.http.problems import FieldError, Problem, documented
+from warpwatch.server.http.service import Config, database_of, require_schema
+from warpwatch.server.intake.foreign_results import ForeignFile, ForeignFileError, import_foreign
+
+api = APIRouter(tags=["results"])
+Text = Annotated[str | None, Query(min_length=1, max_length=200)]
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "description": "The file as the program wrote it, up to a megabyte; `warpwatch import` takes longer ones.",
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
+}
+
+
+class ImportedFile(BaseModel):
+    """new: false where the same file was imported before; then nothing was written."""
+
+    submission_id: int
+    new: bool
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+@api.post("/imports", status_code=201, responses=documented(403, 413, 422), openapi_extra=_BODY)
+@in_git_thread(lambda arguments: arguments["repository"])
+def create_import(
+    request: Request,
+    settings: Config,
+    caller: Asking,
+    data: Annotated[bytes, Depends(_body)],
+    repository: Annotated[str, Query(max_length=200, description="Name of a repository.")],
+    commit: Annotated[str, Query(min_length=1, max_length=200, description="What was measured: a SHA, branch or tag.")],
+    file_format: Annotated[str, Query(alias="format", max_length=40, description=f"One of {', '.join(FORMATS)}.")],
+    program: Annotated[str | None, Query(max_length=100, description="Operator to record it under.")] = None,
+    device: Annotated[
+        str | None, Query(max_length=100, description="Key of a device; default: what the file says.")
+    ] = None,
+    name: Text = None,
+) -> ImportedFile:
+    """Import results of nvbench, Google Benchmark, pytest-benchmark or plain JSON as a bench of one commit.
+
+    Each benchmark becomes a case of the operator `program`. See docs/results-from-elsewhere.md.
+    """
+    require_schema(request)
+    require_repository(caller, repository)
+    database = database_of(request)
+    file = ForeignFile(data, name or "results.json", commit, file_format, repository, program or None, device or None)
+    try:
+        imported = import_foreign(database, settings, file)
+    except ForeignFileError as error:
+        fields = [FieldError(field=error.field, message=error.message, remedy=error.remedy)]
+        raise Problem(422, "not imported", fields) from error
+    return ImportedFile(submission_id=imported.submission_id, new=imported.new)

@@ -1,0 +1,138 @@
+"""The overview: a row per operator on one device, how it moved over the newest commits, and what is measured now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from warpwatch.contract.words import NO_FAILURE
+from warpwatch.db.reads.code import list_suites
+from warpwatch.db.reads.overview import OverviewCell, read_overview
+from warpwatch.db.regressions import Question, list_regressions
+from warpwatch.db.saved_views import list_saved_views
+from warpwatch.db.trends import list_running, read_queue, read_trends
+from warpwatch.db.watches import list_watchers
+from warpwatch.server.figures.exports import HAS_PARQUET
+from warpwatch.server.figures.formats import natural, variant_order
+from warpwatch.server.figures.overview_rows import operator_summaries
+from warpwatch.server.http.problems import not_found
+from warpwatch.server.web.choices import Bench, Text, choose_bench
+from warpwatch.server.web.render import PageScope, Scope, query
+
+router = APIRouter()
+MOST_OPEN = 6
+"""Open regressions that are listed, worst first; the page of regressions has all."""
+MOST_VIEWS = 12
+"""Saved views that are listed; their page has all."""
+Seen = Annotated[int, Query(ge=0, le=2**62)]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One operator: a row per case, a column per variant, None where a variant did not run."""
+
+    operator: str
+    variants: list[str]
+    rows: list[tuple[str, list[OverviewCell | None]]]
+
+
+def grids(cells: list[OverviewCell]) -> list[Grid]:
+    """Cells, ordered by operator and case, as one grid per operator."""
+    result = []
+    for operator, group in groupby(cells, key=lambda cell: cell.operator):
+        operator_cells = list(group)
+        variants = sorted({cell.variant for cell in operator_cells}, key=variant_order)
+        keyed = {(cell.case, cell.variant): cell for cell in operator_cells}
+        cases = sorted({cell.case for cell in operator_cells}, key=natural)
+        rows = [(case, [keyed.get((case, name)) for name in variants]) for case in cases]
+        result.append(Grid(operator, variants, rows))
+    return result
+
+
+@router.get("/")
+def overview(
+    page: PageScope, device: Text = None, metric: Text = None, suite: Text = None, watcher: Text = None
+) -> Response:
+    """One row per operator, and the commits at which it changed; regressions and failures come first.
+
+    watcher: a person, to whose watched cases everything is narrowed but the queue.
+    """
+    bench = choose_bench(page.session, page.repository, device, metric) if page.repository else None
+    if page.repository is None or bench is None:
+        return page.page("welcome.html", json="/health")
+    repository, session = page.repository, page.session
+    cells = _cells(page, bench, suite, watcher=watcher)
+    trends = read_trends(session, repository.id, bench.device.id, bench.metric, page.line, suite, watcher=watcher)
+    question = Question(state="open", line=page.line, watcher=watcher)
+    # Improvements are open too; they are no regressions, and come last.
+    regressions = [
+        row for row in list_regressions(session, repository.id, question, limit=200).items if row.direction != "faster"
+    ]
+    filters = {
+        "repository": repository.name,
+        "device": bench.device.key,
+        "metric": bench.metric,
+        "suite": suite,
+        "watcher": watcher,
+        "branch": page.line.branch,
+    }
+    return page.page(
+        "overview.html",
+        json=query("/overview", **filters),
+        csv=query("/api/v1/overview.csv", **filters),
+        has_parquet=HAS_PARQUET,
+        trends_json=query("/api/v1/overview/trends", **filters),
+        bench=bench,
+        suite=suite,
+        suites=list_suites(session, repository.id),
+        watcher=watcher,
+        watchers=list_watchers(session, repository.id),
+        rows=operator_summaries(cells, trends),
+        trends=trends,
+        newest=max(trends.cells, key=lambda cell: cell.measured_at, default=None),
+        checks=Counter(cell.check_status for cell in cells if cell.check_status),
+        broken=[cell for cell in cells if not {cell.check_status, cell.bench_status} <= {*NO_FAILURE, None}],
+        regressions=regressions[:MOST_OPEN],
+        open_count=len(regressions),
+        views=list_saved_views(session, repository.id, limit=MOST_VIEWS),
+        queue=read_queue(session, repository.id),
+        running=list_running(session, repository.id),
+    )
+
+
+@router.get("/overview/progress")
+def progress(page: PageScope, seen: Seen = 0) -> Response:
+    """What is being measured now, fetched again and again. seen: `newest_run` of the page; when another run has ended
+    since, the page is told to fetch its results again."""
+    if page.repository is None:
+        raise not_found("repository", "", "register one first")
+    queue = read_queue(page.session, page.repository.id)
+    answer = page.page("_progress.html", queue=queue, running=list_running(page.session, page.repository.id))
+    if queue.newest_run != seen:
+        answer.headers["HX-Trigger"] = "warpwatch:results"
+    return answer
+
+
+@router.get("/overview/cases/{operator}")
+def cases(
+    page: PageScope, operator: str, device: Text = None, metric: Text = None, suite: Text = None, watcher: Text = None
+) -> Response:
+    """The cases of one operator, case by variant: the part of the overview that opens below its row."""
+    bench = choose_bench(page.session, page.repository, device, metric, operator) if page.repository else None
+    rows = grids(_cells(page, bench, suite, operator, watcher)) if bench else []
+    if not rows:
+        raise not_found("operator", operator, "open one from the overview")
+    return page.page("_grid.html", grid=rows[0], bench=bench)
+
+
+def _cells(
+    page: Scope, bench: Bench, suite: str | None, operator: str | None = None, watcher: str | None = None
+) -> list[OverviewCell]:
+    assert page.repository is not None
+    return read_overview(
+        page.session, page.repository.id, bench.device.id, bench.metric, page.line, suite, operator, watcher
+    )

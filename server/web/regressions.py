@@ -1,0 +1,448 @@
+"""Regressions: changes grouped by cause, and their triage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from math import log
+from statistics import median
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Form, Path, Query, Response
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from warpwatch.contract.words import Triage
+from warpwatch.db.muted import MutedSeriesRow, find_muted, list_muted, mute, unmute
+from warpwatch.db.reads.events import EventRow, QualityRow, list_choices, list_events, read_event, read_quality
+from warpwatch.db.reads.history import read_history
+from warpwatch.db.reads.lines import read_line
+from warpwatch.db.reads.previews import ChangePreview, list_previews
+from warpwatch.db.reads.query import Page
+from warpwatch.db.reads.query import Page as Listed
+from warpwatch.db.regressions import (
+    NOBODY,
+    RegressionDetail,
+    RegressionRow,
+    RegressionSeriesRow,
+    list_all_regressions,
+    list_regressions,
+    read_regression,
+)
+from warpwatch.db.triage import FIELDS, triage
+from warpwatch.server.explanation.causes import CauseView, find_cause
+from warpwatch.server.explanation.events import with_common
+from warpwatch.server.explanation.timeline import read_timeline
+from warpwatch.server.explanation.trace_files import load_trace
+from warpwatch.server.figures.charts import history_figure, rounds_figure
+from warpwatch.server.figures.dot_plot import cases_svg
+from warpwatch.server.figures.formats import change_headline, change_tone
+from warpwatch.server.figures.sparklines import change_sparkline
+from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.figures.timelines import pair_svg
+from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
+from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404, settings_of
+from warpwatch.server.intake.filters import (
+    ALL_BRANCHES,
+    BLANK,
+    DIRECTIONS,
+    STATE_FILTERS,
+    Filters,
+    resolve,
+    resolve_or_422,
+)
+from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error, read_form, until_error
+from warpwatch.server.web.code import RepositoryName
+from warpwatch.server.web.forms import field_message
+from warpwatch.server.web.render import PageScope, query
+
+router = APIRouter()
+BulkError = Literal["author", "regressions"]
+MuteField = Literal["author", "until"]
+_MUTE_ERRORS: dict[MuteField, str] = {"author": "Enter your name.", "until": "Choose a day within the next year."}
+EVENTS_PER_PAGE = 20
+HISTORY_POINTS = 100
+"""Points of the history on a regression's page."""
+TriageText = Annotated[str, Form(max_length=MAX_NAME)]
+
+
+@router.get("/regressions")
+def regressions(
+    page: PageScope,
+    settings: Config,
+    filters: Filters,
+    before: Before = None,
+    whole: bool = False,
+    problem: BulkError | None = None,
+) -> Response:
+    """Events with a verdict, worst first; by default the open ones.
+
+    Patterns and detection quality take longer to compute, so the page loads them after it is shown. problem: the field
+    without which a bulk triage was refused.
+    """
+    if page.repository is None:
+        return page.page("welcome.html")
+    filters.state = filters.state or "open"
+    resolved = resolve(page.session, settings, page.repository, filters)
+    events: Listed[EventRow] = Listed([], None)
+    if not resolved.errors:
+        events = list_events(page.session, page.repository.id, resolved.question, before, EVENTS_PER_PAGE)
+    if whole:
+        events = Listed(with_common(page.session, events.items), events.next_before)
+    asked, name = filters.query_parameters(), page.repository.name
+    return page.page(
+        "regressions.html",
+        json=None
+        if resolved.errors
+        else query("/events", repository=name, **asked, before=before, limit=EVENTS_PER_PAGE, common="true"),
+        csv=query("/api/v1/regressions.csv", repository=name, **asked),
+        found=events,
+        previews=_previews(page, events.items),
+        problem=problem,
+        whole=whole,
+        verdict=filters.verdict,
+        asked=asked,
+        errors={error.field: field_message(error) for error in resolved.errors},
+        before=before,
+        today=date.today(),
+        quality=read_quality(page.session, page.repository.id, datetime.now(UTC)) if whole else None,
+        year=(datetime.now(UTC) - timedelta(days=365)).date().isoformat(),
+        all_branches=filters.branch == ALL_BRANCHES,
+        options=_options(list_choices(page.session, page.repository.id), asked),
+    )
+
+
+def _previews(page: PageScope, events: Sequence[EventRow]) -> dict[int, tuple[ChangePreview, str | None]]:
+    """What is shown of the worst regression of each event, with its series as a small picture."""
+    previews = list_previews(page.session, [event.id for event in events], page.line)
+    rows = {event.id: event.regressions[0] for event in events}
+    return {
+        number: (
+            preview,
+            change_sparkline(
+                preview.medians,
+                preview.changed_at,
+                change_tone(rows[number]),
+                f"{rows[number].operator} {preview.variant} {preview.case}: {change_headline(rows[number])}",
+            ),
+        )
+        for number, preview in previews.items()
+    }
+
+
+@router.post("/regressions/triage")
+def triage_many(
+    page: PageScope,
+    chosen: Annotated[list[str] | None, Form()] = None,
+    author: TriageText = "",
+    state: Annotated[Triage | None, BLANK, Form()] = None,
+    take: Annotated[bool, Form()] = False,
+    filters: Annotated[str, Form(max_length=2000)] = "",
+) -> Response:
+    """Triages all regressions of the ticked events. chosen: ids of one event each, joined by commas. take: the author
+    becomes the assignee. filters: the query of the list, to return to."""
+    ids = [int(number) for group in chosen or [] for number in group.split(",") if re.fullmatch(r"\d{1,18}", number)]
+    problem: BulkError | None = None if author.strip() and ids else "regressions" if author.strip() else "author"
+    if problem is None:
+        fields: dict[str, str | date | None] = {"assignee": author.strip()} if take else {}
+        fields |= {"state": state} if state is not None else {}
+        triage(page.session, ids, author=author.strip(), note="", fields=fields)
+    address = f"/regressions?{filters}" + (f"&problem={problem}" if problem else "")
+    return RedirectResponse(address, 303)
+
+
+def _options(choices: dict[str, list[str]], asked: dict[str, str | None]) -> dict[str, Sequence[str]]:
+    """The options of every selector. A link may name a value that no regression has any more; it stays selectable."""
+    choices["assignee"].insert(0, NOBODY)
+    for name, values in choices.items():
+        chosen = asked[name]
+        if chosen and chosen not in values:
+            values.append(chosen)
+    return {"state": STATE_FILTERS, "direction": DIRECTIONS, **choices}
+
+
+@router.get("/regressions/{regression_id}")
+def regression(page: PageScope, regression_id: int, unmuted: MuteField | None = None) -> Response:
+    """One regression with its evidence, its likely cause and the other regressions of its event. unmuted: the field
+    with which muting its series was refused."""
+    return _show(page, _find(page, regression_id), mute_error={unmuted: _MUTE_ERRORS[unmuted]} if unmuted else {})
+
+
+@router.post("/regressions/{regression_id}/triage")
+def triage_form(
+    page: PageScope,
+    regression_id: int,
+    state: TriageText = "",
+    author: TriageText = "",
+    assignee: TriageText = "",
+    link: Annotated[str, Form(max_length=MAX_LINK)] = "",
+    due_on: TriageText = "",
+    note: Annotated[str, Form(max_length=MAX_NOTE)] = "",
+    also: Annotated[list[int] | None, Form()] = None,
+    take: Annotated[bool, Form()] = False,
+) -> Response:
+    """Stores the triage of this regression and of the ticked ones; shows the form again with messages for invalid
+    fields. take: the author becomes the assignee."""
+    detail = _find(page, regression_id)
+    if take:
+        state, assignee = detail.regression.state, author
+    texts = {"state": state, "author": author, "assignee": assignee, "link": link, "due_on": due_on, "note": note}
+    entered = {name: text.strip() for name, text in texts.items()}
+    fields, errors = read_form(entered)
+    if errors:
+        return _show(page, detail, entered, errors, also)
+    triage(page.session, [regression_id, *(also or [])], author=entered["author"], note=entered["note"], fields=fields)
+    return RedirectResponse(f"/regressions/{regression_id}#triage", 303)
+
+
+def _find(page: PageScope, regression_id: int) -> RegressionDetail:
+    detail = read_regression(page.session, regression_id)
+    if detail is None:
+        raise not_found("regression", regression_id)
+    page.moved(detail.repository)
+    return detail
+
+
+def _history(page: PageScope, row: RegressionRow, shown: Sequence[RegressionSeriesRow]) -> dict[str, Any] | None:
+    """The chart of the series that shows the change most, on its branch; None where it was never timed."""
+    assert page.repository is not None
+    most = max(shown, key=lambda series: abs(log(series.ratio)) if series.ratio else 0.0, default=None)
+    line = read_line(page.session, page.repository.id, row.branch) if row.branch else page.line
+    history = read_history(page.session, most.series_id, line or page.line, limit=HISTORY_POINTS) if most else None
+    return None if history is None or not history.points else history_figure([history])
+
+
+def _times(measured: Sequence[RegressionSeriesRow]) -> tuple[float, float] | None:
+    """The median rounds of base and head of the series that changed most; None where no pair was measured."""
+    most = max(measured, key=lambda series: abs(log(series.ratio or 1.0)), default=None)
+    return (median(most.base_ns), median(most.head_ns)) if most and most.base_ns and most.head_ns else None
+
+
+def _timelines(page: PageScope, detail: RegressionDetail) -> str | None:
+    """One call at base and one at head on one time axis; None without two traces that can be drawn."""
+    if detail.base_trace_id is None or detail.head_trace_id is None:
+        return None
+    files = [load_trace(page.session, trace_id) for trace_id in (detail.base_trace_id, detail.head_trace_id)]
+    base, head = (read_timeline(file) if file is not None else None for file in files)
+    return pair_svg(base, head) if base and head else None
+
+
+def _show(
+    page: PageScope,
+    detail: RegressionDetail,
+    entered: dict[str, str] | None = None,
+    errors: dict[str, str] | None = None,
+    also: list[int] | None = None,
+    mute_error: Mapping[MuteField, str] | None = None,
+) -> Response:
+    assert page.repository is not None
+    also = also or []
+    row = detail.regression
+    shown = [series for series in detail.series if row.verdict != "confirmed" or series.verdict == "confirmed"]
+    measured = [series for series in shown if series.base_ns]
+    event = read_event(page.session, page.repository.id, row)
+    event = next(iter(with_common(page.session, [event])), None) if event else None
+    others = [other for other in event.regressions if other.id != row.id] if event else []
+    return page.page(
+        "regression.html",
+        json=f"/regressions/{row.id}",
+        status=422 if errors else 200,
+        detail=detail,
+        row=row,
+        event=event,
+        cause=find_cause(page.session, settings_of(page.request), page.repository, detail),
+        others=others,
+        # By default triage applies to all regressions of the event that are in the same state.
+        also=also if errors else [other.id for other in others if other.state == row.state],
+        history=_history(page, row, shown),
+        cases=cases_svg(shown),
+        muted=find_muted(page.session, [series.series_id for series in detail.series]),
+        mute_error=mute_error or {},
+        timelines=_timelines(page, detail),
+        times=_times(measured),
+        figures=[(series, rounds_figure(series)) for series in measured[:6]],
+        states=list(Triage),
+        today=date.today(),
+        entered=entered
+        or {
+            "state": row.state,
+            "author": "",
+            "assignee": row.assignee or "",
+            "link": row.link or "",
+            "due_on": row.due_on.isoformat() if row.due_on else "",
+            "note": "",
+        },
+        errors=errors or {},
+    )
+
+
+api = APIRouter(tags=["regressions"])
+RegressionId = Annotated[int, Path(ge=1, le=2**62)]
+
+
+class TriagePatch(BaseModel):
+    """The triage of a regression.
+
+    Omitted fields stay as they are; null removes an assignee, a link or a due date.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    author: str = Field(min_length=1, max_length=MAX_NAME, examples=["ann"])
+    note: str = Field(default="", max_length=MAX_NOTE)
+    state: Triage | None = Field(default=None, description="Default: the state stays.")
+    assignee: str | None = Field(default=None, min_length=1, max_length=MAX_NAME)
+    link: str | None = Field(default=None, max_length=MAX_LINK, examples=["https://github.com/acme/kernels/issues/7"])
+    due_on: date | None = Field(default=None, description="A day, such as 2026-03-31.")
+
+    @field_validator("link")
+    @classmethod
+    def _is_link(cls, value: str | None) -> str | None:
+        error = link_error(value)
+        if error:
+            raise ValueError(error)
+        return value
+
+    def fields(self) -> dict[str, str | date | None]:
+        """The given fields; a state cannot be removed."""
+        named = self.model_fields_set & set(FIELDS)
+        return {name: getattr(self, name) for name in named if name != "state" or self.state is not None}
+
+
+class TriageRequest(TriagePatch):
+    """A new state with a note that says why; other given fields change as well."""
+
+    state: Triage
+
+
+class TriageMany(TriagePatch):
+    """One triage for several regressions, such as those of one event; all change or none."""
+
+    regressions: list[Annotated[int, Field(ge=1, le=2**62)]] = Field(min_length=1, max_length=500)
+
+
+@api.get("/regressions", responses=documented(404, 422))
+def get_regressions(
+    session: Db,
+    settings: Config,
+    repository: RepositoryName,
+    filters: Filters,
+    before: Before = None,
+    limit: Limit = 50,
+) -> Page[RegressionRow]:
+    """Regressions that match the filters, worst first; by default the open, confirmed ones."""
+    row = repository_or_404(session, repository)
+    return list_regressions(session, row.id, resolve_or_422(session, settings, row, filters), before, limit)
+
+
+@api.get("/regressions.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_regressions_csv(session: Db, settings: Config, repository: RepositoryName, filters: Filters) -> Response:
+    """The same list as CSV, without pagination."""
+    row = repository_or_404(session, repository)
+    rows = list_all_regressions(session, row.id, resolve_or_422(session, settings, row, filters))
+    return csv_response(RegressionRow, rows, f"{repository}-regressions")
+
+
+@api.get("/events", responses=documented(404, 422))
+def get_events(
+    session: Db,
+    settings: Config,
+    repository: RepositoryName,
+    filters: Filters,
+    before: Before = None,
+    limit: Limit = 20,
+    common: Annotated[bool, Query(description="Include the pattern of each event, which takes longer.")] = False,
+) -> Page[EventRow]:
+    """The same regressions grouped by root cause: same direction, and equal or nested ranges of commits."""
+    row = repository_or_404(session, repository)
+    page = list_events(session, row.id, resolve_or_422(session, settings, row, filters), before, limit)
+    return Page(with_common(session, page.items), page.next_before) if common else page
+
+
+@api.get("/quality", responses=documented(404, 422))
+def get_quality(session: Db, repository: RepositoryName) -> Page[QualityRow]:
+    """Detection quality: suspicions confirmed, dismissed or inconclusive, and the time to verdict and triage. All time
+    first, then per 30 days, newest first."""
+    return Page(read_quality(session, repository_or_404(session, repository).id, datetime.now(UTC)), None)
+
+
+@api.get("/regressions/{regression_id}", responses=documented(404, 422))
+def get_regression(session: Db, regression_id: RegressionId) -> RegressionDetail:
+    """One regression with its affected series, A/B rounds, traces, investigation, activity and reproduce command."""
+    detail = read_regression(session, regression_id)
+    if detail is None:
+        raise not_found("regression", regression_id)
+    return detail
+
+
+@api.get("/regressions/{regression_id}/cause", responses=documented(404, 422))
+def get_cause(session: Db, settings: Config, regression_id: RegressionId) -> CauseView:
+    """The differences between base and head: sources, machine code, kernels, environments, clocks, numerical errors."""
+    detail = get_regression(session, regression_id)
+    return find_cause(session, settings, repository_or_404(session, detail.repository), detail)
+
+
+@api.patch("/regressions/{regression_id}", responses=documented(404, 422))
+def patch_regression(session: Db, regression_id: RegressionId, body: TriagePatch) -> RegressionDetail:
+    """Change state, assignee, link or due date, with a note; the activity records who changed what."""
+    get_regression(session, regression_id)
+    if not body.fields() and not body.note:
+        remedy = f"set one of {', '.join(FIELDS)}, or add a note"
+        raise Problem(
+            422, "the request changes nothing", [FieldError(field="body", message="changes nothing", remedy=remedy)]
+        )
+    triage(session, [regression_id], author=body.author, note=body.note, fields=body.fields())
+    return get_regression(session, regression_id)
+
+
+@api.post("/regressions/{regression_id}/triage", responses=documented(404, 409, 422))
+def triage_regression(session: Db, regression_id: RegressionId, body: TriageRequest) -> RegressionDetail:
+    """Acknowledge, accept, mark as fixed or invalid, or reopen."""
+    return patch_regression(session, regression_id, body)
+
+
+@api.post("/triage", responses=documented(404, 422))
+def triage_event(session: Db, body: TriageMany) -> Page[RegressionDetail]:
+    """Triage several regressions at once, such as all of one event."""
+    for number in body.regressions:
+        get_regression(session, number)
+    triage(session, body.regressions, author=body.author, note=body.note, fields=body.fields())
+    return Page([get_regression(session, number) for number in dict.fromkeys(body.regressions)], None)
+
+
+class MuteRequest(BaseModel):
+    """Until when a series is muted, by whom and why."""
+
+    model_config = ConfigDict(extra="forbid")
+    until: date = Field(description="The last day, such as 2026-03-31; at most a year from now.")
+    author: str = Field(min_length=1, max_length=MAX_NAME, examples=["ann"])
+    reason: str = Field(default="", max_length=MAX_NOTE)
+
+    @field_validator("until")
+    @classmethod
+    def _is_near(cls, value: date) -> date:
+        error = until_error(value)
+        if error:
+            raise ValueError(error)
+        return value
+
+
+@api.get("/muted", responses=documented(404, 422))
+def get_muted(
+    session: Db, repository: RepositoryName, before: Before = None, limit: Limit = 50
+) -> Page[MutedSeriesRow]:
+    """Series that raise neither suspicion nor alarm for now."""
+    return list_muted(session, repository_or_404(session, repository).id, before, limit)
+
+
+@api.put("/series/{series_id}/mute", responses=documented(404, 422))
+def put_mute(session: Db, series_id: RegressionId, body: MuteRequest) -> MutedSeriesRow:
+    """Mute a noisy series until a day has passed: its points are stored and drawn, and raise no suspicion."""
+    mute(session, [series_id], until=body.until, author=body.author, reason=body.reason)
+    return find_muted(session, [series_id])[series_id]
+
+
+@api.delete("/series/{series_id}/mute", status_code=204, responses=documented(422))
+def delete_mute(session: Db, series_id: RegressionId) -> None:
+    """Let the series raise suspicions and alarms again."""
+    unmute(session, [series_id])

@@ -1,0 +1,52 @@
+"""One search over operators, cases, commits, regressions and jobs, for the palette of the pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Query
+
+from warpwatch.db.reads.query import Page
+from warpwatch.db.reads.search import SearchRow, search
+from warpwatch.server.http.problems import documented
+from warpwatch.server.http.service import Before, Db, Limit, repository_or_404
+from warpwatch.server.web.code import RepositoryName
+
+api = APIRouter(tags=["code"])
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEntry:
+    """kind: operator, case, commit, regression or job. path: the address of its page."""
+
+    kind: str
+    title: str
+    detail: str
+    path: str
+
+
+@api.get("/search", responses=documented(404, 422))
+def get_search(
+    session: Db,
+    repository: RepositoryName,
+    q: Annotated[str, Query(max_length=200, description="Words, all of which match; or a SHA, or a number.")],
+    before: Before = None,
+    limit: Limit = 20,
+) -> Page[SearchEntry]:
+    """Operators, cases, commits, regressions and jobs that match every word."""
+    page = search(session, repository_or_404(session, repository).id, q, before, limit)
+    return Page([_entry(row, repository) for row in page.items], page.next_before)
+
+
+def _entry(row: SearchRow, repository: str) -> SearchEntry:
+    filters = {"repository": repository}
+    if row.kind == "case":
+        path, filters = (
+            "/history",
+            {"operator": row.operator or "", "case": row.key, "device": row.device_key or ""} | filters,
+        )
+    else:
+        path = f"/{row.kind}s/{quote(row.key, safe='')}"
+    return SearchEntry(row.kind, row.title, row.detail, f"{path}?{urlencode(filters)}")

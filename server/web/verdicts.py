@@ -1,0 +1,45 @@
+"""How verdicts are made: the steps from a suspicion to a culprit, and every threshold per kind of device."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from warpwatch.db.reads.query import Page
+from warpwatch.server.figures.formats import change, duration, share
+from warpwatch.server.http.problems import documented
+from warpwatch.server.verdicts.thresholds import ThresholdRow, list_thresholds
+from warpwatch.server.web.render import PageScope
+
+router = APIRouter()
+
+
+@router.get("/verdicts")
+def verdicts(page: PageScope) -> Response:
+    """The steps of a verdict and the table of thresholds."""
+    rows = list_thresholds()
+    return page.page(
+        "verdicts.html",
+        json="/verdicts/thresholds",
+        rows=[(row, {kind: threshold_text(row, kind) for kind in row.values}) for row in rows],
+    )
+
+
+def threshold_text(row: ThresholdRow, kind: str) -> str:
+    """The value of a threshold with its unit, as pages show numbers; an en dash where the kind of device has none."""
+    value = next((value for name, value in row.values.items() if name == kind), None)
+    if value is None:
+        return "–"
+    if row.unit == "ratio":
+        return change(value)
+    if row.unit == "ns":
+        return duration(value)
+    return share(value) if row.unit in ("share of the time", "probability") else f"{value:g}"
+
+
+api = APIRouter(tags=["regressions"])
+
+
+@api.get("/verdicts/thresholds", responses=documented())
+def get_thresholds() -> Page[ThresholdRow]:
+    """Every threshold with its unit, its meaning and its value per kind of device."""
+    return Page(list_thresholds(), None)

@@ -1,0 +1,227 @@
+"""Commands that import, export and strike out results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from warpwatch import git
+from warpwatch.cli.app import app
+from warpwatch.cli.asking import asking
+from warpwatch.cli.client import ApiError
+from warpwatch.formats import FILE_LIMIT, FORMATS, SAMPLE_LIMIT
+from warpwatch.settings import SettingError, Settings, load_settings
+
+if TYPE_CHECKING:
+    from warpwatch.server.intake.foreign_results import ForeignFile
+
+
+@app.command("import")
+def import_files(
+    files: list[Path] = typer.Argument(help="Results files (.wwb) of `warpwatch run`, or files of --format."),
+    repository: str | None = typer.Option(
+        None, help="Name of the repository to record them under, instead of their own."
+    ),
+    file_format: str = typer.Option("wwb", "--format", help=f"Who wrote them: wwb, {', '.join(FORMATS)}."),
+    commit: str | None = typer.Option(
+        None, help="What was measured: a SHA, branch or tag. For other formats than wwb."
+    ),
+    program: str | None = typer.Option(None, help="Operator to record them under; the name of the format by default."),
+    device: str | None = typer.Option(None, help="Key of the device; what the file says by default."),
+) -> None:
+    """Bring results files in; each as a whole or not at all, and a second time changes nothing."""
+    from warpwatch.bundle import BundleError
+    from warpwatch.cli.database import database_url
+    from warpwatch.db.errors import EngineError
+    from warpwatch.server.intake.foreign_results import ForeignFile, ForeignFileError
+
+    if (file_format == "wwb") != (commit is None):
+        typer.echo("--commit and --format go together: files of `warpwatch run` name their own commits", err=True)
+        raise typer.Exit(2)
+    settings, failed = _settings(), False
+    try:
+        with database_url(settings) as url:
+            for file in files:
+                try:
+                    if commit is None:
+                        is_new = import_file(url, file, repository, fetch=_Mirrors(settings).fetch)
+                    else:
+                        foreign = ForeignFile(
+                            _read(file),
+                            file.name,
+                            commit,
+                            file_format,
+                            repository,
+                            program,
+                            device,
+                            _Sidecars(file).fetch,
+                        )
+                        is_new = _import_foreign(url, settings, foreign)
+                    typer.echo(f"{file}: imported" if is_new else f"{file}: was imported before; nothing changed")
+                except (BundleError, ForeignFileError, OSError) as error:
+                    failed = True
+                    typer.echo(str(error), err=True)
+    except EngineError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    if failed:
+        raise typer.Exit(2)
+
+
+def import_file(
+    database_url: str,
+    path: Path,
+    repository: str | None = None,
+    origin: str = "bundle",
+    url: str | None = None,
+    fetch: Callable[[str], None] = lambda _: None,
+) -> bool:
+    """Imports one results file; False when it had been imported before. url: where its repository is here. fetch: see
+    server.intake.bundles.
+
+    BundleError, EngineError: nothing was written.
+    """
+    from warpwatch.db.database import Database
+    from warpwatch.server.intake.bundles import import_bundle
+
+    database = Database(database_url, pool_size=1)
+    try:
+        return import_bundle(database, path, repository, origin, url, fetch).new
+    finally:
+        database.close()
+
+
+def _import_foreign(database_url: str, settings: Settings, file: ForeignFile) -> bool:
+    from warpwatch.db.database import Database
+    from warpwatch.server.intake.foreign_results import import_foreign
+
+    database = Database(database_url, pool_size=1)
+    try:
+        return import_foreign(database, settings, file).new
+    finally:
+        database.close()
+
+
+def _read(file: Path) -> bytes:
+    """The file, or so much of it that its reader sees that it is too long."""
+    with file.open("rb") as opened:
+        return opened.read(FILE_LIMIT + 1)
+
+
+class _Mirrors:
+    """Fetches the commits that results are about, where their host answers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def fetch(self, url: str) -> None:
+        try:
+            git.update_mirror(url, self._settings.home, self._settings.destinations, git.REQUEST_SECONDS)
+        except git.GitError as error:
+            typer.echo(
+                f"its results get charts and no verdict, because its history cannot be fetched: {error}", err=True
+            )
+
+
+class _Sidecars:
+    """The files of samples beside a JSON of nvbench; the paths that it names cannot leave its folder."""
+
+    def __init__(self, file: Path) -> None:
+        self._folder = file.resolve().parent
+
+    def fetch(self, name: str) -> bytes | None:
+        path = self._folder / name
+        if not path.is_file() or not path.resolve().is_relative_to(self._folder):
+            return None
+        with path.open("rb") as opened:
+            return opened.read(4 * SAMPLE_LIMIT + 1)
+
+
+def _settings() -> Settings:
+    try:
+        return load_settings()
+    except SettingError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+
+
+@app.command()
+def export(
+    output: Path = typer.Argument(
+        ...,
+        help="File to write; its end names the format: .csv, .json, .parquet or .nvbench.json for times, .wwb for all "
+        "results with their traces, which `warpwatch import` reads.",
+    ),
+    repository: str = typer.Option(..., help="Name of the repository."),
+    operator: str | None = typer.Option(None, help="One operator; all by default."),
+    device: str | None = typer.Option(None, help="Key of one device; all by default."),
+    metric: str | None = typer.Option(None, help="One metric; all by default."),
+    commit: str | None = typer.Option(None, help="One commit, by its SHA; all by default."),
+    samples: bool = typer.Option(False, help="Write every sample, too."),
+) -> None:
+    """Write all times of a repository as CSV, JSON, Parquet or nvbench JSON, or all its results as a results file."""
+    from warpwatch.cli.database import database_url
+    from warpwatch.db.database import Database
+    from warpwatch.db.errors import EngineError
+    from warpwatch.db.reads.code import find_commit, find_repository
+    from warpwatch.db.reads.export import ExportFilter
+    from warpwatch.server.figures.exports import WRITERS, ExportError, read_pages
+    from warpwatch.server.intake.bundles import export_bundle
+
+    suffixes = {suffix: name for name, (_, _, suffix) in WRITERS.items()}
+    ends = [*sorted(suffixes, key=len, reverse=True), "wwb"]
+    suffix = next((end for end in ends if output.name.endswith(f".{end}")), None)
+    if suffix is None:
+        typer.echo(f"{output}: end its name in {', '.join(f'.{end}' for end in ends)}", err=True)
+        raise typer.Exit(2)
+    if suffix == "wwb" and (operator or device or metric or commit or samples):
+        typer.echo("a results file (.wwb) holds everything; name the repository alone", err=True)
+        raise typer.Exit(2)
+    partial = output.with_name(f"{output.name}.partial")
+    try:
+        with database_url(load_settings()) as url:
+            database = Database(url, pool_size=1)
+            try:
+                with database.session() as session:
+                    row = find_repository(session, repository)
+                    at = find_commit(session, row.id, commit) if row and commit else None
+                if row is None or (commit and at is None):
+                    raise ExportError(
+                        f"there is no {'commit' if row else 'repository'} {commit if row else repository!r}"
+                    )
+                if suffix == "wwb":
+                    export_bundle(database, row, partial)
+                else:
+                    chosen = ExportFilter(row.id, operator, device, metric, at.sha if at else None, samples)
+                    with partial.open("wb") as file:
+                        file.writelines(WRITERS[suffixes[suffix]][0](read_pages(database, chosen)))
+                partial.replace(output)
+            finally:
+                database.close()
+    except (EngineError, ExportError, SettingError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    finally:
+        partial.unlink(missing_ok=True)
+    typer.echo(f"{output}: {output.stat().st_size / 1e6:.2f} MB")
+
+
+@app.command("strike-out")
+def strike_out(
+    job: int = typer.Option(..., help="The job whose results do not count."),
+    reason: str | None = typer.Option(None, help="Why; shown beside the results."),
+    undo: bool = typer.Option(False, "--undo", help="Let them count again."),
+) -> None:
+    """Strike out the results of a job: they stay visible there and count nowhere else."""
+    with asking() as client:
+        if undo:
+            client.delete(f"/jobs/{job}/strike-out")
+            typer.echo(f"the results of job {job} count again")
+            return
+        if reason is None:
+            raise ApiError("say why with --reason")
+        client.post(f"/jobs/{job}/strike-out", {"reason": reason})
+        typer.echo(f"the results of job {job} are struck out")
