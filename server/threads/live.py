@@ -34,7 +34,7 @@ class Hub:
     def __init__(self, database: Database, lease_seconds: float) -> None:
         self._url = database.url
         self._followers: dict[int, set[asyncio.Event]] = defaultdict(set)
-        self._leases: dict[int, set[asyncio.Event]] = defaultdict(set)
+        self._leases: dict[int | str, set[asyncio.Event]] = defaultdict(set)
         self.dispatcher = Dispatcher(database, lease_seconds)
         self._task: asyncio.Task[None] | None = None
         self.is_closing = False
@@ -62,12 +62,20 @@ class Hub:
         """An event that is set whenever the job may have changed."""
         return self._following(self._followers, job_id)
 
-    def follow_lease(self, job_id: int) -> AbstractContextManager[asyncio.Event]:
-        """An event that is set whenever the job may have been cancelled or taken from its run."""
-        return self._following(self._leases, job_id)
+    @contextmanager
+    def follow_lease(self, job_id: int, device_key: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the job may have been cancelled or taken from its run, or a more urgent job may
+        wait for its device."""
+        with self._following(self._leases, job_id) as changed:
+            waiting = self._leases[device_key]
+            waiting.add(changed)
+            try:
+                yield changed
+            finally:
+                waiting.discard(changed)
 
     @contextmanager
-    def _following(self, followers: dict[int, set[asyncio.Event]], job_id: int) -> Iterator[asyncio.Event]:
+    def _following(self, followers: dict[Any, set[asyncio.Event]], job_id: int) -> Iterator[asyncio.Event]:
         changed = asyncio.Event()
         if self.is_closing:
             # Whoever asks after `close` would keep the server from stopping.
@@ -85,18 +93,18 @@ class Hub:
             kind, job_id = announced["type"], announced["job"]
             if kind in ("queued", "connected"):
                 self.dispatcher.notice(announced.get("device"))
+                _set_all(self._leases, announced.get("device"))
             else:
                 _set_all(self._followers, job_id)
             if kind == "connected":
                 _set_all(self._followers, None)
-                _set_all(self._leases, None)
             elif kind == "state" and job_id is not None:
                 _set_all(self._leases, job_id)
 
 
-def _set_all(followers: dict[int, set[asyncio.Event]], job_id: int | None) -> None:
-    """Wakes the followers of a job; None: of every job."""
-    for followed in [job_id] if job_id is not None else list(followers):
+def _set_all(followers: dict[Any, set[asyncio.Event]], key: int | str | None) -> None:
+    """Wakes the followers of a job or device; None: of all."""
+    for followed in [key] if key is not None else list(followers):
         for event in followers.get(followed, ()):
             event.set()
 

@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from anyio import to_thread
@@ -200,25 +201,33 @@ async def list_waiting(request: Request, key: Key, worker_id: Id) -> QueueReply:
 
 @api.post("/{worker_id}/lease", responses=documented(401, 404, 422))
 async def renew_lease(request: Request, key: Key, worker_id: Id, body: LeaseQuestion) -> LeaseState:
-    """Renew the leases of the worker and its run. The answer comes early when the run must stop."""
+    """Renew the leases of the worker and its run. The answer comes early when the run must stop or make room."""
     run_id = body.run_id
     lease_seconds: float = request.app.state.settings.lease_seconds
 
-    def renew(session: Session, use: KeyScope) -> tuple[LeaseState, int | None]:
+    def renew(session: Session, use: KeyScope) -> tuple[LeaseState, int | None, str]:
         if run_id is not None and use.job_id is None:
             registry.worker_heartbeat(session, worker_id)
-            return LeaseState(is_lost=True), None
-        return leases.renew(session, worker_id, run_id, lease_seconds), use.job_id
+            return LeaseState(is_lost=True), None, ""
+        return leases.renew(session, worker_id, run_id, lease_seconds), use.job_id, use.device_key or ""
 
-    state, job_id = await _work(request, renew, key, worker_id, run_id, must_own=False)
+    state, job_id, device_key = await _work(request, renew, key, worker_id, run_id, must_own=False)
     if run_id is None or job_id is None or body.hold_seconds == 0 or state != LeaseState():
         return state
+    read = partial(_read_lease, run_id, lease_seconds)
     hub: Hub = request.app.state.hub
-    with hub.follow_lease(job_id) as changed, suppress(TimeoutError):
-        await asyncio.wait_for(changed.wait(), body.hold_seconds)
-    if not changed.is_set():
-        return state
-    return await _work(request, lambda session, _: leases.read_lease(session, run_id, lease_seconds), key, worker_id)
+    with hub.follow_lease(job_id, device_key) as changed, suppress(TimeoutError):
+        async with asyncio.timeout(body.hold_seconds):
+            # Most jobs that are queued for the device are not more urgent than this one.
+            while state == LeaseState() and not hub.is_closing:
+                await changed.wait()
+                changed.clear()
+                state = await _work(request, read, key, worker_id)
+    return state
+
+
+def _read_lease(run_id: int, lease_seconds: float, session: Session, _: KeyScope) -> LeaseState:
+    return leases.read_lease(session, run_id, lease_seconds)
 
 
 @api.post("/{worker_id}/pause", status_code=204, responses=documented(401, 404, 422))

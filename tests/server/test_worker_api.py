@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
+from sqlalchemy import func, text, update
 
 from tests.apps import create_app
 from tests.builders import CASES, CPU, Lab, bench, count, measurement, trace
@@ -36,7 +36,8 @@ from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.contract.words import Reason, Status
 from warpwatch.db import registry, runs, submissions
 from warpwatch.db.database import Database
-from warpwatch.db.models import JobRecord, RunRecord
+from warpwatch.db.live import announce_queued
+from warpwatch.db.models import JobRecord, RunRecord, WorkerRecord
 from warpwatch.db.reads.devices import list_workers
 from warpwatch.db.reads.work import read_log
 from warpwatch.db.traces import iter_trace
@@ -180,13 +181,36 @@ def test_a_cancel_answers_a_held_question_at_once(remote: Remote, lab: Lab, data
         assert s.get_one(RunRecord, job.run_id).state == "cancelled"
 
 
+def test_a_more_urgent_job_answers_a_held_question_at_once(remote: Remote, lab: Lab, database: Database) -> None:
+    lab.submit("bench", 2)
+    job = remote.claim()
+    with database.session() as s:
+        # An idle worker would take the job, and nobody would have to make room for it.
+        s.execute(
+            update(WorkerRecord).where(WorkerRecord.id != remote.coordinator._worker_id).values(stopped_at=func.now())
+        )
+    answers: list[LeaseState] = []
+    holding = threading.Thread(
+        target=lambda: answers.append(remote.coordinator.watch_lease(job.run_id, renew=True, hold_seconds=60))
+    )
+    holding.start()
+    holding.join(0.5)
+    assert holding.is_alive()
+    waiting = lab.submit("check", 1)
+    with database.session() as s:
+        s.get_one(JobRecord, waiting).priority = 10
+        announce_queued(s, [lab.device])
+    holding.join(30)
+    assert answers == [LeaseState(yield_to=waiting)]
+
+
 def test_a_question_to_a_server_that_stops_is_not_held(database: Database) -> None:
     hub = Hub(database, lease_seconds=15)
-    with hub.follow_lease(1) as changed:
+    with hub.follow_lease(1, "a-card") as changed:
         assert not changed.is_set()
         hub.close()
         assert changed.is_set()
-    with hub.follow_lease(1) as changed:
+    with hub.follow_lease(1, "a-card") as changed:
         assert changed.is_set(), "its request came when all held ones had been answered"
 
 
