@@ -1,4 +1,4 @@
-"""Who may ask, and who did what."""
+"""Access tokens, sessions that ended, and the audit log."""
 
 from __future__ import annotations
 

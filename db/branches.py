@@ -1,4 +1,4 @@
-"""Writes the branches of a repository as git has them: which stored commits each consists of, and the tags."""
+"""Branches of a repository as git has them: their stored commits, and the tags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads which commit statuses were told, and how that went."""
+"""Commit statuses that are to be delivered, and how that went."""
 
 from __future__ import annotations
 

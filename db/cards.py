@@ -1,4 +1,4 @@
-"""Reads the physical cards of devices, and how far they lie apart."""
+"""The physical cards of devices, and how far they lie apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where people are told of changes and alarms, and what was told."""
+"""Channels: places where people are told of changes and alarms, and the deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads which CI jobs may submit."""
+"""CI jobs that may submit for a repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forges: how a repository is linked to its code host, its pull requests, and what the host is sent."""
+"""Code hosts: the link of a repository, its change requests, and the messages to the host."""
 
 from __future__ import annotations
 

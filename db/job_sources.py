@@ -1,4 +1,4 @@
-"""Reads the sources of judged benches, and the shifts that the series of a run have in common."""
+"""Sources of judged benches, and the shifts that the series of a run have in common."""
 
 from __future__ import annotations
 

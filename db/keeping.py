@@ -1,4 +1,4 @@
-"""What is kept and what is to be deleted: ages of each kind of data, and deletions under way."""
+"""Retention rules, and deletions under way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads which series are muted."""
+"""Muted series."""
 
 from __future__ import annotations
 

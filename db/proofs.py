@@ -1,4 +1,4 @@
-"""What shows that checks and timings can be trusted: runs of the adversaries that come with the service."""
+"""Runs of the self-tests, which plant faults to show that checks and timings can be trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads regressions: changes that history suggested and measuring decided."""
+"""Regressions: changes that history suggested and measuring decided."""
 
 from __future__ import annotations
 

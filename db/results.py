@@ -1,4 +1,7 @@
-"""Inserts many rows at once with COPY: twice as fast as INSERT, on both sides of the connection."""
+"""Records an outcome: environment, catalogue, build, results, series, points, samples, traces, paired rounds.
+
+Everything happens in the caller's transaction, which holds the fence (db.runs) or the whole bundle (db.bundles).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads schedules, what they spent, and what was measured where, so that the next turn can be planned."""
+"""Schedules, the device time that they spent, and the measurements that their next run is planned by."""
 
 from __future__ import annotations
 

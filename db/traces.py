@@ -1,4 +1,4 @@
-"""Reads what a trace is and its kernel table; its bytes are streamed by db.traces."""
+"""Traces: metadata, kernel tables, and the bytes, which are streamed."""
 
 from __future__ import annotations
 

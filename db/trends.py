@@ -1,4 +1,4 @@
-"""Reads how the operators moved over the newest measured commits of a line, and what is being measured now."""
+"""Trends: how operators moved over the newest measured commits of a line, and the work under way."""
 
 from __future__ import annotations
 

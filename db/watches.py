@@ -1,4 +1,4 @@
-"""What people keep an eye on."""
+"""Watches: operators and branches that somebody wants to be told of."""
 
 from __future__ import annotations
 

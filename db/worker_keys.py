@@ -1,4 +1,4 @@
-"""Keys of workers without the database's address, and what they are sending."""
+"""Keys of workers, and the results that arrive in pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static files that browsers may keep when their address changes with their content."""
+"""The application: security in front, problems for errors, then JSON, pages and files."""
 
 from __future__ import annotations
 

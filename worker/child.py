@@ -1,4 +1,8 @@
-"""Reads what a child wrote to its reply channel, which kernel code can write to as well."""
+"""One harness child: start it, ask it, kill it.
+
+The parent never trusts the child to answer: every request has a time limit, is interrupted within a fifth of a second
+when the job must stop, and ends in a ChildFailure that carries a status, whose receiver drops the child.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Lets one worker of a machine measure on a physical GPU, and names physical devices for the database.
-
-The lock is an abstract UNIX socket: the kernel frees it with its process, no file is left behind, and workers of
-different users and home folders see it. Workers in containers do not; an alarm finds those by the name of the device.
-"""
+"""Lists the devices of this machine without torch: the CPU, and every NVIDIA GPU that the driver shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Keeps cores busy, to see whether verdicts hold on a busy host."""
+"""Runs the self-tests: repositories of operators whose variants have planted faults, beside right variants.
+
+The mutants are the repository `adversaries/mutants`, and the operators that ship with Warpwatch, each with mutants of
+its own meaning in `kernels/mutants`. Each operator file defines `caught_by = {variant: fault}`: the fault that must be
+detected, as contract/words.py lists them, and after it, where that matters, the tensor, function, setting or probe it
+must be about. Variants that are not in it are right and must never fail. `sanitize = {variant: sanitizer}` names the
+variants whose fault only a sanitizer detects.
+"""
 
 from __future__ import annotations
 

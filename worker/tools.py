@@ -1,4 +1,4 @@
-"""Keeps the measured ceilings of a device in the home folder, one file per environment."""
+"""What a worker keeps between jobs: the checkouts that it used last, and the identity of its device."""
 
 from __future__ import annotations
 

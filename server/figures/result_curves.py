@@ -1,4 +1,4 @@
-"""The number of calls after which the set-up of a variant pays off, from the results of one job."""
+"""Charts of the results of one job: curves over sizes, and break-even points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sent a request through the reverse proxies that WARPWATCH_PROXIES names."""
+"""Who may ask: Host, Origin and token are checked and bodies bounded before anything else sees a request."""
 
 from __future__ import annotations
 

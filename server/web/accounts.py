@@ -1,4 +1,4 @@
-"""Accounts with role and last use."""
+"""Accounts and invitations: their page and JSON."""
 
 from __future__ import annotations
 

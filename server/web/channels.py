@@ -1,4 +1,4 @@
-"""Channels: a form to add one, and what each told."""
+"""Channels: a form to add one, the deliveries of each, and their JSON."""
 
 from __future__ import annotations
 

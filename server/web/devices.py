@@ -1,4 +1,4 @@
-"""The physical cards of a device, each against the first of them."""
+"""Devices with their workers and keys, the cards of a device, and their JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors as pages: what happened and what to do."""
+"""Renders templates with the values, links and JSON address that every page needs, and errors as pages."""
 
 from __future__ import annotations
 

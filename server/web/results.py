@@ -1,4 +1,4 @@
-"""Answers with thousands of rows: FastAPI checks and converts every value of those again, which takes a second."""
+"""JSON and CSV of results: history, quantities, comparisons."""
 
 from __future__ import annotations
 

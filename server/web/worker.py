@@ -1,7 +1,4 @@
-"""What a worker without the database's address asks for, with its key: jobs, leases, and a place for its results.
-
-A key opens nothing else, and nothing else opens this. A request whose answer was lost may be sent again.
-"""
+"""Requests of workers, with their keys: jobs, leases, and the delivery of results."""
 
 from __future__ import annotations
 

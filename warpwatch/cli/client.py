@@ -1,4 +1,4 @@
-"""The ID token that GitHub Actions makes for a job, where it has no token of a person. Standard library only."""
+"""A small client of the REST API, on the standard library, so that the base install can submit jobs from CI."""
 
 from __future__ import annotations
 

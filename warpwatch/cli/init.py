@@ -1,4 +1,4 @@
-"""Finds benchmark programs that Warpwatch can run: of pytest-benchmark, Google Benchmark and nvbench."""
+"""`warpwatch init`: looks at a repository, without running its code, and writes a first definition."""
 
 from __future__ import annotations
 
