@@ -92,7 +92,12 @@ def main() -> None:
     except CallError as error:
         os.write(2, f"confine: {error.call} {error.errno} {error.details}\n".encode(errors="replace"))
         os._exit(REFUSED)
-    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606
+    try:
+        os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606
+    except OSError as error:
+        words = f"{sys.argv[2]} does not start in a child: {os.strerror(error.errno or 0)}"
+        os.write(2, f"{words}; if this host has it, show its folder with WARPWATCH_VISIBLE\n".encode(errors="replace"))
+        os._exit(127)
 
 
 def read_plan(descriptor: int) -> dict[str, Any]:

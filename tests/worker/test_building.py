@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,8 @@ def store(tmp_path: Path) -> LibraryStore:
     return LibraryStore(tmp_path / "libraries")
 
 
-def make(
-    root: Path, store: LibraryStore, operator: str = "plain", seconds: float = 120, interpreter: str | None = None
-) -> BuiltLibrary:
-    request = BuildRequest(root, "csrc", operator, "cpu", interpreter)
+def make(root: Path, store: LibraryStore, operator: str = "plain", seconds: float = 120) -> BuiltLibrary:
+    request = BuildRequest(root, "csrc", operator, "cpu")
     return build(request, store, levels.confinement(store.folder.parent, None), seconds, Diary())
 
 
@@ -110,9 +109,11 @@ def test_a_compiler_that_hangs_is_stopped(root: Path, store: LibraryStore, compi
 
 
 @pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A C++ compiler that `spoil` and `hang` change: what a source could do that takes over the compiler."""
-    path = tmp_path / "compiler"
+def compiler(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A C++ compiler that `spoil` and `hang` change: what a source could do that takes over the compiler.
+
+    It lies outside the worker's folder, which children do not see."""
+    path = tmp_path_factory.mktemp("compiler") / "compiler"
     path.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@"\n')
     path.chmod(0o755)
     monkeypatch.setenv("CXX", str(path))
@@ -162,13 +163,16 @@ def test_compilers_cannot_write_to_worktree_or_store(root: Path, store: LibraryS
     assert not (root / "new").exists()
 
 
-def test_a_hostile_interpreter_spoils_its_own_libraries_only(root: Path, store: LibraryStore, tmp_path: Path) -> None:
+def test_a_hostile_interpreter_spoils_its_own_libraries_only(root: Path, store: LibraryStore) -> None:
     """warpwatch.toml names it, so it may be any program of the host: one that runs what lies in the worktree too."""
     honest = make(root, store)
-    liar = tmp_path / "liar"
+    liar = root / "liar"
     liar.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     liar.chmod(0o755)
-    assert make(root, store, interpreter=str(liar)).folder not in (None, honest.folder)
+    request = BuildRequest(root, "csrc", "plain", "cpu", str(liar))
+    shown = (Path(sys.prefix), Path(sys.base_prefix))
+    confinement = replace(levels.confinement(store.folder.parent, None), shown=shown)
+    assert build(request, store, confinement, 120, Diary()).folder not in (None, honest.folder)
     assert make(root, store).folder == honest.folder
 
 
