@@ -111,7 +111,7 @@ def _do(
             raise CommandRefusal(words)
         _submit(database, settings, access, change, pull, operators, f"comment:{change.id}:{fields['comment_id']}")
         return ""
-    raise CommandRefusal(f"this is no command; write {PREFIX} help for those that there are")
+    raise CommandRefusal(f"unknown command; {PREFIX} help lists all commands")
 
 
 def _check_allowed(change: ChangeRequestRow, pull: ForgeChange, fields: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ def _check_allowed(change: ChangeRequestRow, pull: ForgeChange, fields: dict[str
     Its author may push another one while the member reads. Both times are those of the forge's clock.
     """
     if not pull.is_fork:
-        raise CommandRefusal("this pull request comes from no fork and is measured without a word")
+        raise CommandRefusal("commits of this pull request are measured automatically, because it comes from this repository")
     exact = f"look at it and write {PREFIX} allow {pull.head_sha}"
     if fields["sha"] is not None:
         if fields["sha"] != pull.head_sha:

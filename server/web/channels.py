@@ -136,7 +136,7 @@ def get_channel(session: Db, channel_id: int) -> ChannelRow:
 
 @api.delete("/channels/{channel_id}", status_code=204, responses=documented(404, 422))
 def delete_channel(session: Db, channel_id: int) -> None:
-    """Tell nobody there any more."""
+    """Delete a channel."""
     remove_channel(session, channel_id)
 
 

@@ -52,7 +52,7 @@ def add_channel(
 
 @channel_app.command("remove")
 def remove_channel(number: int = WHICH) -> None:
-    """Tell nobody there any more."""
+    """Delete a channel."""
     with asking() as client:
         client.delete(f"/channels/{number}")
         typer.echo(f"channel {number} is removed")
