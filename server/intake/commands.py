@@ -120,7 +120,7 @@ def _check_allowed(change: ChangeRequestRow, pull: ForgeChange, fields: dict[str
     Its author may push another one while the member reads. Both times are those of the forge's clock.
     """
     if not pull.is_fork:
-        raise CommandRefusal("commits of this pull request are measured automatically, because it comes from this repository")
+        raise CommandRefusal("this pull request comes from this repository, so its commits are measured automatically")
     exact = f"look at it and write {PREFIX} allow {pull.head_sha}"
     if fields["sha"] is not None:
         if fields["sha"] != pull.head_sha:
