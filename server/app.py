@@ -133,7 +133,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
 
 
 def _threads(app: FastAPI, settings: Settings, database: Database) -> list[Background]:
-    """What works beside the requests, in the order of its start."""
+    """Background threads of the server, in the order of their start."""
     return [
         ReaperThread(settings, database),
         Judge(settings, database, app.state.sources),

@@ -1,4 +1,4 @@
-"""What A/B comparisons say of two commits, and so what the times of their separate runs mean."""
+"""Results of A/B comparisons of two commits, and their meaning for the times of separate runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a commit paid for its speed: results that are less accurate or differ from call to call, and more memory or
+"""Costs of a commit's speedup: results that are less accurate or differ from call to call, and more memory or
 energy."""
 
 from __future__ import annotations

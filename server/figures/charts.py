@@ -219,12 +219,12 @@ def _lines(
 
 
 def _share_of(cards: CardLines, point: PointRow) -> float:
-    """What the card of a point's line would have taken, over what its own card took."""
+    """Time that the card of the point's line would have taken, over the time that the point's own card took."""
     return exp(-cards[point.card_id][1])
 
 
 def _card_label(history: SeriesHistory, heads: Sequence[int | None], card_id: int | None) -> str:
-    """What tells the lines of several cards apart in a legend."""
+    """Suffix of a line's name in the legend: the card, if the chart has lines of several cards."""
     return f", card {escape(history.cards.get(card_id or 0, '?'))}" if len(heads) > 1 else ""
 
 
@@ -238,7 +238,7 @@ def _card_remark(history: SeriesHistory, cards: CardLines, point: PointRow) -> s
 
 
 def _remark(point: PointRow) -> str:
-    """What a tooltip says below the interval; few points have one of their own."""
+    """Text of a point's tooltip below the interval; few points have a text of their own."""
     remark = (
         "" if point.roofline_share is None else f"<br>{share(point.roofline_share)} of {_ceiling_name(point.bound)}"
     )

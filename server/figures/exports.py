@@ -179,6 +179,6 @@ class _Sink(io.RawIOBase):
         return self._length
 
     def take(self) -> bytes:
-        """What was written since the last time."""
+        """Removes and returns the bytes that were written since the last call."""
         pieces, self._pieces = self._pieces, []
         return b"".join(pieces)

@@ -20,7 +20,7 @@ _PAD, _DATE_PAD = 0.6, 0.02
 
 
 class VerticalAxis(StrEnum):
-    """What the height of a point is: its time, its time over that of the first point, its share of the roofline."""
+    """Height of a point: the point's time, that time over the time of the first point, or the share of the roofline."""
 
     TIME = "time"
     FIRST = "first"

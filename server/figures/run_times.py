@@ -57,10 +57,10 @@ def times_svg(shares: Sequence[TimeShare]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTimes:
-    """What the runs of a device spent its time on lately.
+    """Recent use of a device's time by the runs of the device.
 
-    measuring_share: time of timed calls and their warm-up, over the time of all runs; None without any. by_kind: of
-    each kind of job the number of runs and the median seconds per result. chart: seconds per result over the day.
+    measuring_share: time of timed calls and their warm-up, over the time of all runs; None without any runs. by_kind:
+    the number of runs and the median seconds per result of each kind of job. chart: seconds per result over the day.
     """
 
     measuring_share: float | None

@@ -1,4 +1,4 @@
-"""What is asked of a code host, whichever it is, and what can go wrong."""
+"""Interface to a code host, the same for all hosts, and the error of a request."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ from warpwatch.settings import Settings
 _HEADERS = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
 _LOGIN = re.compile(r"[A-Za-z0-9_-]{1,100}")
 PERMISSIONS = ("checks", "issues", "pull_requests")
-"""What the app must be allowed to write."""
+"""Resources that the app must have permission to write."""
 _WRITERS = ("admin", "write")
-"""What `permission` says of those that may write; maintainers are among `write`."""
+"""Values of `permission` for users who may write; the value `write` includes maintainers."""
 _KEY_SECONDS, _CLOCK_SECONDS = 540, 60
 """How long what the key signs is valid, and how far the two clocks may differ. GitHub allows ten minutes."""
 _RENEWAL_SECONDS = 300.0
@@ -52,7 +52,7 @@ class InstallationToken:
 
 
 class GithubApp:
-    """What the app of this server may do: it signs with its key, and gets tokens that open one project each."""
+    """GitHub App of this server: signs with the app's key, and gets tokens that open one project each."""
 
     def __init__(self, settings: Settings, poster: Poster) -> None:
         self._app_id = settings.github_app_id

@@ -63,7 +63,7 @@ def has_branch(settings: Settings, url: str, name: str) -> bool:
 def read_branches(
     mirror: Path, refs: Mapping[str, str], followed: RepositorySource, stored: Mapping[str, int]
 ) -> BranchList:
-    """What git says of the branches. refs: commit ids by full name. stored: ordinals of the commits that are stored."""
+    """Reads branches from git. refs: commit ids by full ref name. stored: ordinals of the commits that are stored."""
     tags: dict[str, list[str]] = {}
     for name, sha in refs.items():
         if name.startswith(TAGS) and sha in stored:

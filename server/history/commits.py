@@ -153,7 +153,7 @@ def with_operators(mirror: Path, commits: list[git.CommitInfo], sources: Sources
 
 
 def _project(mirror: Path, file: str | None) -> Project:
-    """What a warpwatch.toml says; the defaults where it cannot be used: the worker says what is wrong with it."""
+    """Settings of a warpwatch.toml; the defaults if the file cannot be used. The worker reports the file's error."""
     try:
         return parse_project(git.git("cat-file", "blob", file, cwd=mirror) if file else None)
     except ProjectError:

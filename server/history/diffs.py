@@ -27,7 +27,7 @@ _SHORT = re.compile(r"(?:[\w.-]+@)?(?P<host>[\w.-]+\.[\w.-]+):(?P<path>[^/].*)")
 
 
 class DiffLineKind(StrEnum):
-    """What a line of a diff is: the name of a file, where a hunk begins, an added, a removed or an unchanged line."""
+    """Kind of a line in a diff: a file name, the start of a hunk, an added, a removed or an unchanged line."""
 
     FILE = "file"
     HUNK = "hunk"
@@ -46,7 +46,7 @@ class DiffLine:
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
-    """What git says of a commit. body: its message below the subject. diff: from its first parent."""
+    """Message and diff of a commit. body: the message below the subject. diff: from the commit's first parent."""
 
     body: str
     diff: SourceDiff

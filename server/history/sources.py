@@ -15,7 +15,7 @@ from warpwatch.sources import Sources
 
 @dataclass(slots=True)
 class SourceCache:
-    """What was read of sources, by mirror: commits do not change, so all threads and requests of a server share it."""
+    """Cache of sources by mirror. Commits do not change, so all threads and requests of a server share the cache."""
 
     by_mirror: dict[tuple[Path, DefinitionsVersion | None], Sources] = field(default_factory=dict)
 

@@ -29,7 +29,7 @@ from warpwatch.server.http.problems import Problem
 from warpwatch.server.http.sessions import SESSION_SECONDS, SessionSubject
 
 TOKEN_PREFIX = "wwp_"  # noqa: S105 - what tokens begin with is no secret.
-"""What personal tokens begin with, so that they are told from others, also by scanners of secrets."""
+"""Prefix of personal tokens. The prefix tells personal tokens from other tokens, also for secret scanners."""
 INVITATION_PREFIX = "wwi_"
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ NOBODY = Caller("nobody", TokenScope.READ)
 """Who sends a request that needs no token to a server that wants one for all others."""
 _RESERVED_NAMES = frozenset({ADMINISTRATOR.name, LOCAL.name, NOBODY.name, "webhook"})
 CI_PREFIX = "ci "
-"""What the names of CI jobs begin with."""
+"""Prefix of the names of CI jobs."""
 
 
 def is_reserved(name: str) -> bool:
@@ -86,12 +86,12 @@ def new_token() -> str:
 
 
 def new_invitation() -> str:
-    """What the link of an invitation ends with."""
+    """Creates the secret at the end of an invitation link."""
     return INVITATION_PREFIX + secrets.token_urlsafe(32)
 
 
 def hash_of(token: str) -> str:
-    """What is kept of a token: it is random, so a plain hash tells nothing."""
+    """Hash of a token, stored instead of the token. A token is random, so a plain hash reveals nothing."""
     return hashlib.sha256(token.strip().encode()).hexdigest()
 
 

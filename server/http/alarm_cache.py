@@ -1,4 +1,4 @@
-"""What blocks measurement, for the navigation of every page and for metrics."""
+"""Cache of the alarms about blocked measurements, for the navigation of every page and for metrics."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def refuse_elsewhere(database: Database, caller: Caller, method: str, path: str)
 
 
 def _unverified(shown: str) -> dict[str, Any]:
-    """What a token claims; only to find whose keys could prove it."""
+    """Unverified claims of a token; use the claims only to find the issuer whose keys could prove the token."""
     part = shown.split(".")[1]
     try:
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))

@@ -1,4 +1,4 @@
-"""What /metrics exports in OpenMetrics, and a middleware that measures requests and gives each an id."""
+"""OpenMetrics export at /metrics, and a middleware that measures requests and gives each request an id."""
 
 from __future__ import annotations
 

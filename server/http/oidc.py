@@ -99,7 +99,7 @@ def _exchange(
     code: str,
     destinations: Destinations,
 ) -> dict[str, Any]:
-    """What the provider gives for the code."""
+    """Exchanges the code for the provider's token response."""
     secret = settings.client_secret
     methods = metadata.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
     in_body = secret is None or "client_secret_basic" not in methods

@@ -21,7 +21,7 @@ TIMEOUT = httpx.Timeout(10, connect=5)
 
 
 class HttpResponse(NamedTuple):
-    """What the other side answered. headers: with lower-case names."""
+    """Response of the other server. headers: with lower-case names."""
 
     status: int
     headers: Mapping[str, str]

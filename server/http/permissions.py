@@ -1,4 +1,4 @@
-"""What each scope and role may do: the one table that the server decides by, and that the documents show."""
+"""Permissions of each scope and role: the only table that the server decides by, and that the documents show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from warpwatch.contract.words import AccountRole, TokenScope
 
 SCOPES = list(TokenScope)
 ROLE_SCOPES: dict[AccountRole, TokenScope] = dict(zip(AccountRole, TokenScope, strict=True))
-"""What the people with a role may do."""
+"""Scope of the people with each role."""
 
 PERMISSIONS: dict[TokenScope, tuple[str, ...]] = {
     # Everybody reads everything else. What people do with their own tokens is checked where it is done.
@@ -72,7 +72,7 @@ _PATTERNS = {scope: _pattern(rows) for scope, rows in PERMISSIONS.items()}
 
 
 def required_scope(method: str, path: str) -> TokenScope:
-    """What a request needs. What the table does not name needs most, unless it only reads."""
+    """Scope that a request needs. Requests outside the table need the highest scope, unless they only read."""
     path = path.removeprefix("/api/v1")
     is_reading = method in SAFE_METHODS
     row = f"{'GET' if is_reading else method} {path}"

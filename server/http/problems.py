@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class FieldError(BaseModel):
-    """What is wrong with one field of a request, and what to put there instead."""
+    """Error in one field of a request, and advice on the value to enter instead."""
 
     field: str
     message: str

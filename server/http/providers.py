@@ -44,7 +44,7 @@ class WrongTokenError(Exception):
 
 @dataclass(slots=True)
 class _Published:
-    """What a provider publishes, or why that is not known."""
+    """Metadata and keys that a provider publishes, or the reason why they are unknown."""
 
     metadata: dict[str, Any]
     keys: KeySet
@@ -53,8 +53,8 @@ class _Published:
 
 
 class Providers:
-    """What providers publish, each asked at most every RETRY_SECONDS. All methods may wait for a provider, so no
-    transaction may be open."""
+    """Cache of the metadata and keys that identity providers publish. The server asks each provider at most every
+    RETRY_SECONDS. Every method may wait for a provider, so no transaction may be open."""
 
     def __init__(self, destinations: Destinations) -> None:
         self._destinations = destinations
@@ -63,8 +63,8 @@ class Providers:
         self._lock = threading.Lock()
 
     def metadata(self, issuer: str, *, is_operators: bool = False) -> dict[str, Any]:
-        """What a provider says about itself. is_operators: the operator of the service named it in a setting, so that
-        it may be anywhere."""
+        """Metadata of a provider. is_operators: the operator of the service named the provider in a setting, so the
+        provider may be at any address."""
         return self._read(issuer, is_operators, KEPT_SECONDS).metadata
 
     def reachable(self, issuer: str, *, is_operators: bool) -> Destinations:

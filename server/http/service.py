@@ -1,4 +1,4 @@
-"""What every endpoint and page shares: one database session per request, paging, and look-ups that answer 404."""
+"""Dependencies of all endpoints and pages: one database session per request, paging, and look-ups that answer 404."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Sessions:
         return None
 
     def sign_visit(self, visit: ProviderVisit) -> str:
-        """What a browser keeps while its user signs in at a provider, as the value of a cookie."""
+        """Signs a visit as the value of a cookie, which a browser keeps while its user signs in at a provider."""
         return self._visits.dumps(visit)
 
     def read_visit(self, cookie: str) -> ProviderVisit | None:

@@ -37,7 +37,7 @@ class AccountRequest(BaseModel):
 
 
 class AccountChange(BaseModel):
-    """What to change of an account. Both take effect at once, for open sessions and tokens as well."""
+    """Change of an account. Both fields take effect at once, for open sessions and tokens as well."""
 
     model_config = ConfigDict(extra="forbid")
     role: AccountRole | None = None

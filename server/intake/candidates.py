@@ -29,10 +29,10 @@ Line = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCommits:
-    """What candidate jobs are chosen from.
+    """Commits and earlier jobs from which the server chooses candidate jobs.
 
-    shas: the watched branch, oldest first. operators: of each commit. requested: earlier jobs at these commits,
-    oldest first, that cover the whole suite of the schedule.
+    shas: the watched branch, oldest first. operators: the operators of each commit. requested: earlier jobs at these
+    commits, oldest first, that cover the whole suite of the schedule.
     """
 
     shas: Sequence[str]

@@ -25,7 +25,7 @@ SELF_HOSTED = ("mailto", "mailtos", "mmost", "mmosts", "matrixs", "rockets", "wo
 CLOUD = ("slack", "discord", "gchat", "tgram", "pagerduty", "opsgenie")
 """Services at an address of their own. apprise knows more, some of which run programs or write to this machine."""
 KINDS: tuple[NoticeKind, ...] = tuple(kind for kind in NoticeKind if kind is not NoticeKind.TEST)
-"""What a channel tells of by default."""
+"""Kinds of notices that a channel sends by default."""
 REFUSED = "not saved: some fields are not valid"
 Hour = Annotated[int | None, Field(default=None, ge=0, le=23, description="Hour of the day in `time_zone`.")]
 

@@ -14,7 +14,7 @@ _SHA = re.compile(r"[0-9a-f]{40}")
 
 
 class CommandVerb(StrEnum):
-    """What is asked for. unknown: something else."""
+    """Verb of a comment command. unknown: any other word."""
 
     HELP = "help"
     BENCH = "bench"

@@ -112,7 +112,7 @@ def _describe(settings: Settings, repository: RepositoryRow, commit: str) -> git
 
 
 def _environment(session: Session, results: ForeignResults, key: str | None) -> Environment:
-    """What the file says of the machine, on the device that is named or that the file names."""
+    """Environment of the results: the machine facts from the file, on the device that `key` or the file names."""
     name = key or results.device_name
     if not name:
         raise ForeignFileError(

@@ -22,7 +22,7 @@ from warpwatch.settings import Settings
 from warpwatch.sources import Sources
 
 KINDS = (JobKind.CHECK, JobKind.COMPARE)
-"""What can be asked of a patch: nothing that would be a point of a history."""
+"""Kinds of jobs that a patch may request: none of these kinds adds a point to a history."""
 _SHA = re.compile(r"[0-9a-f]{40}")
 
 

@@ -1,4 +1,4 @@
-"""What a submission would create, before it is sent: jobs, device minutes, and the commits to choose from."""
+"""Preview of a submission before the submission is sent: jobs, device minutes, and the commits to choose from."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CommitOptions:
 
 
 def preview_submission(database: Database, settings: Settings, request: SubmissionRequest) -> SubmissionPreview:
-    """What the request would create; Problem names every field at fault."""
+    """Previews the jobs that the request would create; Problem names every field at fault."""
     with database.session() as session:
         repository = repository_of(session, request.repository)
     repository = refresh_definitions(database, settings, repository)

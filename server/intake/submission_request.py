@@ -33,7 +33,7 @@ class ProfileOptions(BaseModel):
 
 
 class SubmissionRequest(BaseModel):
-    """What to measure: commits × kinds × operators × devices. Empty operators, variants or cases mean all of them."""
+    """Request for measurements: commits × kinds × operators × devices. Empty operators, variants or cases mean all."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
     repository: str = Field(min_length=1, max_length=100)

@@ -51,7 +51,7 @@ class SubmissionPlan:
     line: Sequence[str]
     """Earlier commits whose results may count, where unchanged operators are skipped."""
     patch: PatchRow | None = None
-    """What makes the commit, where it is a working tree that somebody sent."""
+    """Patch that makes the commit, if the commit is a working tree that a user sent."""
 
     def is_held(self, request: SubmissionRequest) -> bool:
         """Whether the commit is compared with a baseline where sources differ, and its commit status is reported."""
@@ -92,9 +92,9 @@ def plan_submission(
     request: SubmissionRequest,
     line: Sequence[str] = (),
 ) -> SubmissionPlan:
-    """What the request would measure; Problem names every field at fault.
+    """Plans the measurements of the request; Problem names every field at fault.
 
-    line: the commits before the first one along first parents, where unchanged operators are skipped.
+    line: the commits before the first commit along first parents, where unchanged operators are skipped.
     """
     history, base, errors = read
     choice, wrong = select_operators(session, repository.id, history, request)

@@ -178,7 +178,7 @@ def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
 
 
 def _paired(fact: PairFact | ChangeFact) -> dict[str, Any]:
-    """What a row says of the rounds themselves."""
+    """Fields of a row about the rounds: their number, and the median times of base and head."""
     return {
         "rounds": len(fact.base_ns),
         "base_ns": median(fact.base_ns) if fact.base_ns else None,

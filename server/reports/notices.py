@@ -27,7 +27,7 @@ _WORDS = {
 def change_notice(
     kind: NoticeKind, listener: Listener, row: RegressionRow, event: EventRow | None, server_url: str
 ) -> Notice:
-    """What happened to a regression; the message speaks of its whole event."""
+    """Notice of a change to a regression; the message describes the whole event of the regression."""
     link = f"{server_url}/regressions/{row.id}"
     sha, author, subject = _commit(row)
     where = f"{row.operator} on {row.device_key}"
@@ -103,7 +103,7 @@ def digest_due(listener: Listener, now: datetime) -> datetime | None:
 
 
 def digest_notice(listener: Listener, due: datetime, week: WeekSummary, server_url: str) -> Notice:
-    """What a week brought."""
+    """Notice with the summary of a week."""
     link = f"{server_url}/regressions?repository={quote(listener.repository)}"
     lines = [
         f"{plural(week.confirmed, 'operator')} got slower, {plural(week.broken, 'operator')} broke, "

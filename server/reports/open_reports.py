@@ -14,7 +14,7 @@ class OpenReports:
     def __init__(self, server_url: str) -> None:
         self._server_url = server_url
         self._pending: dict[int, int] = {}
-        """What was still to come of each open submission at the last round."""
+        """Number of pending jobs and verdicts of each open submission at the last round."""
 
     def read_news(self, session: Session, submission_id: int) -> Report | None:
         """The report of a submission that came to its end, or that fails whatever is still to come."""

@@ -148,7 +148,7 @@ def _look(database: Database, job_id: int, after: int) -> tuple[JobStatusRow | N
 
 
 def _news(pulse: JobStatusRow, told: dict[str, Any]) -> Iterator[ServerSentEvent]:
-    """What differs from what was told before."""
+    """Events for the parts of a job's status that differ from `told`, the parts sent before."""
     state = asdict(pulse)
     progress = state.pop("progress")
     if told.get("state") != state:

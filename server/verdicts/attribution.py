@@ -1,4 +1,4 @@
-"""What made a time change: code, toolchain, both or neither, by rounds of both commits under both toolchains."""
+"""Origin of a time change: code, toolchain, both or neither, by rounds of both commits under both toolchains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEWEST_ROUNDS = 6
 
 @dataclass(frozen=True, slots=True)
 class OriginEffect:
-    """What the commit alone, or the toolchain alone, did to the time: new over old with its 95 % interval.
+    """Effect of the commit alone, or of the toolchain alone, on the time: new over old with the 95 % interval.
 
     verdict: confirmed or dismissed, else unsure.
     """
@@ -54,7 +54,7 @@ def attribute(rounds: CellRounds, device_kind: str) -> Attribution:
 
 
 def judge_toolchains(base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str) -> OriginEffect:
-    """What the second of two toolchains did to the time of one commit."""
+    """Effect of the second of two toolchains on the time of one commit."""
     return _effect([head / base for base, head in zip(base_ns, head_ns, strict=True)], device_kind)
 
 

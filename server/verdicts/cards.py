@@ -133,7 +133,7 @@ def find_drifts(rows: Sequence[ObservedReading]) -> list[SeriesDrift]:
 
 
 def judge_drift(log_ratios: Sequence[float], device_kind: str) -> CardOffset | None:
-    """What a card lost by the drifts of its unchanged series: new time over old; None unless the whole interval lies
-    beyond the smallest change that a comparison confirms."""
+    """Slowdown of a card by the drifts of the card's unchanged series: new time over old; None unless the whole
+    interval lies beyond the smallest change that a comparison confirms."""
     drift = pool_offset(log_ratios) if len(log_ratios) >= LEAST_DRIFTS else None
     return drift if drift is not None and drift.low > CONFIRMED[device_kind] else None

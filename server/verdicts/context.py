@@ -1,4 +1,4 @@
-"""What `next_step` decides from: a regression, its series, its trials with what they measured, and its commits."""
+"""Input of `next_step`: a regression, its series, its trials with their measurements, and its commits."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LEAST_AT_RELEASE = 4
 
 @dataclass(frozen=True, slots=True)
 class ReleaseLevel:
-    """What a series read at a release: `commit_id` is the newest measured commit at or before it."""
+    """Level of a series at a release: `commit_id` is the newest measured commit at or before the release."""
 
     commit_id: int
     sha: str
@@ -29,10 +29,10 @@ class ReleaseLevel:
 
 @dataclass(frozen=True, slots=True)
 class CreepRule:
-    """What a creep must reach.
+    """Thresholds that a creep must reach.
 
     spread: the deviation of one reading, of which two levels keep LEAST_SHARE. drift: log time by which the card became
-    slower, as unchanged series of other operators show: what it explains is no creep.
+    slower, as unchanged series of other operators show: a slowdown that the drift explains is no creep.
     """
 
     shift: ShiftRule

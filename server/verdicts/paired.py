@@ -1,4 +1,4 @@
-"""What paired rounds say of two commits."""
+"""Decision on two commits by paired rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Decision = Literal["confirmed", "dismissed", "unsure"]
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What paired rounds say: the median of head over base with its interval, and the decision."""
+    """Result of paired rounds: the median of head over base with the interval of the ratio, and the decision."""
 
     decision: Decision
     ratio: float | None = None
@@ -33,13 +33,14 @@ def decide(
     device_kind: str,
     reason: str | None = None,
 ) -> Decided:
-    """What paired rounds say of a suspected change; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
-    reason: what the controls say against the rounds.
+    """Decides on a suspected change by paired rounds. base_ns[i] was measured beside head_ns[i].
+
+    device_kind: cuda | cpu. reason: the objection of the controls to the rounds.
 
     confirmed: the whole interval of the ratio lies beyond the confirm ratio in the suspected direction, and the farther
-    beyond it the fewer the rounds. dismissed: the whole interval stays below it, or it holds 1 and not the suspected
-    ratio. unsure: anything else, fewer than three rounds included; also where the base differed from itself, and in
-    place of dismissed where a wait that was added to the base was not found.
+    beyond that ratio the fewer the rounds. dismissed: the whole interval stays below that limit, or the interval holds
+    1 and not the suspected ratio. unsure: anything else, fewer than three rounds included; also if the base differed
+    from itself, and in place of dismissed if the rounds did not show a wait that was added to the base.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     thresholds = thresholds_of(device_kind)

@@ -162,9 +162,9 @@ def may_ask(before: list[TrialState]) -> bool:
 def search_merge(
     context: RegressionContext, base_sha: str, head_sha: str
 ) -> ReadMerge | AskTrial | MergeFinding | None:
-    """What of a commit changed an operator, or what to ask for to learn it; None for a commit that merges nothing.
+    """Part of a commit that changed an operator, or the next step of the search; None for a commit that merges nothing.
 
-    base_sha: its parent, which does not show the change.
+    base_sha: the commit's parent, which does not show the change.
     """
     branches = context.merges.get((base_sha, head_sha))
     if branches is None:
@@ -229,9 +229,10 @@ def _search_branch(
 
 
 def _check_base(context: RegressionContext, base_sha: str, merge_sha: str) -> AskTrial | Answer | None:
-    """What to ask for, or what follows, before a branch is blamed for a breakage; None where its merge base is right.
+    """Next trial or answer before a branch is blamed for a breakage; None if the operator works at the merge base.
 
-    A branch that left where the operator was broken already did not break it: the merge lost a fix of the other side.
+    A branch that left where the operator was broken already did not break the operator: the merge lost a fix of the
+    other side.
     """
     whole = context.whole
     if whole is not None and whole.base_sha == base_sha:

@@ -107,8 +107,8 @@ class ReadMerge:
 
 @dataclass(frozen=True, slots=True)
 class MergeFinding:
-    """What of a merge commit changed an operator: the narrowest range of the merged branch, and how many commits it
-    holds. Where the branch is not the cause, the range is the merge itself."""
+    """Cause of an operator's change in a merge commit: the narrowest range of the merged branch, and the number of
+    commits in the range. If the branch is not the cause, the range is the merge itself."""
 
     cause: MergeCause
     base_sha: str

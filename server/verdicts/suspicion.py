@@ -57,7 +57,7 @@ class CodeDifference:
 
 @dataclass(frozen=True, slots=True)
 class CommitLevel:
-    """What a series reads at one commit: the median of its readings there."""
+    """Level of a series at one commit: the median of the series' readings at that commit."""
 
     commit_id: int
     sha: str
@@ -174,7 +174,7 @@ class SeriesWindow:
         return base, levels[-1], ratio
 
     def before(self) -> CommitLevel | None:
-        """What the series reads at the commit before the new point."""
+        """Level of the series at the commit before the new point."""
         here = [level.commit_id for level in self.levels].index(self.commit_id)
         return self.levels[here - 1] if here else None
 
@@ -342,10 +342,10 @@ def _unseen(window: SeriesWindow) -> Iterator[tuple[CommitLevel | ObservedReadin
 
 
 def _by_range(series: list[SuspiciousSeries]) -> dict[tuple[str, str, ChangeDirection], list[SuspiciousSeries]]:
-    """What is suspicious by (base, head, direction), the most changed series first.
+    """Groups suspicious series by (base, head, direction), the most changed series first.
 
-    Series that are suspicious by code alone went neither way for certain: they are tried along with what stands out
-    between the same commits, and where nothing does, all in one trial.
+    Series that are suspicious by code alone have no certain direction: they share a trial with the other suspicious
+    series between the same commits, and if there are none, all share one trial.
     """
     ranges: dict[tuple[str, str, ChangeDirection], list[SuspiciousSeries]] = defaultdict(list)
     for item in series:

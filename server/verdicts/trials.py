@@ -1,4 +1,4 @@
-"""What the job of a trial says: of paired rounds, or of a check."""
+"""Result of the job of a trial: of paired rounds, or of a check."""
 
 from __future__ import annotations
 

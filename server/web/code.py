@@ -113,9 +113,9 @@ def get_commits(
 
 @api.get("/commits/{sha}/trades", tags=["code"], responses=documented(404, 422))
 def get_trades(session: Db, sha: Sha, repository: RepositoryName) -> Page[Trade]:
-    """What a commit paid: variants whose errors against the oracle grew, whose results differ from call to call now, or
-    whose calls allocate more memory or take more energy, each with the change of its time; those that became faster
-    come first."""
+    """List the costs of a commit: variants whose errors against the oracle grew, whose results differ from call to call
+    now, or whose calls allocate more memory or take more energy, each with the change of its time; variants that became
+    faster come first."""
     commit = _commit_or_404(session, sha, repository)
     return Page(find_trades(list_traded_cells(session, commit.id)), None)
 

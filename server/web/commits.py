@@ -90,7 +90,7 @@ def commit_source(request: Request, settings: Config, sha: Sha, repository: Repo
 
 
 def group_of(cell: CommitCell) -> tuple[str, str]:
-    """What is to be said of the cell, and its operator."""
+    """Group of a cell: failing, changed or neither, and the cell's operator."""
     return "failing" if cell.is_failing else "changed" if cell.is_changed else "", cell.operator
 
 

@@ -23,7 +23,7 @@ Name = Annotated[str | None, Query(max_length=200)]
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """What to export, and the start of the file's name."""
+    """Filter of an export, and the start of the file's name."""
 
     chosen: ExportFilter
     name: str

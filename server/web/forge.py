@@ -228,13 +228,13 @@ def check_forge(session: Db, name: str) -> ForgeLinkRow:
 
 @api.get("/repositories/{name}/forge/messages", responses=documented(404, 422))
 def get_forge_messages(session: Db, name: str, before: Before = None, limit: Limit = 50) -> Page[ForgeMessageRow]:
-    """What the forge was sent or asked, newest first, with what went wrong."""
+    """List the messages and requests to the forge, newest first, with their errors."""
     return list_messages(session, repository_or_404(session, name).id, before, limit)
 
 
 @api.get("/submissions/{submission_id}/check-runs", responses=documented(404, 422))
 def get_check_runs(session: Db, submission_id: int) -> Page[ForgeMessageRow]:
-    """What the forge was told of this submission, oldest first."""
+    """List the messages to the forge about this submission, oldest first."""
     if read_submission(session, submission_id) is None:
         raise not_found("submission", submission_id)
     return Page(list_check_runs(session, submission_id), None)

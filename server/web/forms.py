@@ -19,12 +19,12 @@ EMPTY_FIELDS = {
     "operator": "Enter an operator.",
     "budget_minutes": "Enter a number of device minutes.",
 }
-"""What to say of a field that was left empty."""
+"""Messages for fields that were left empty."""
 _EMPTY = ("missing", "too_short", "string_too_short")
 
 
 def field_message(error: FieldError) -> str:
-    """What is wrong with a field and what to use instead, as a sentence."""
+    """Sentence with the error of a field and the remedy."""
     return _sentence(error.message, error.remedy)
 
 

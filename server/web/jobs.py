@@ -160,13 +160,13 @@ class ComparedLine:
 
 
 def _patch_series(row: dict[str, Any]) -> ComparedSeries:
-    """What a job of a patch compared, which is no series: 0 stands for its id."""
+    """Series of a patch job. A patch has no stored series, so the series id is 0."""
     of = from_json(Comparison, row)
     return ComparedSeries(0, of.case, of.variant, of.metric, of.status, of.message, of.reason, of.base_ns, of.head_ns)
 
 
 def compared_rows(compared: list[ComparedSeries], device_kind: str, *, is_trial: bool) -> list[ComparedLine]:
-    """What an A/B job compared, the largest change first."""
+    """Rows of an A/B job, the largest change first."""
     among = sum(row.status == "ok" for row in compared)
     lines = [
         ComparedLine(

@@ -146,7 +146,7 @@ def set_retention(session: Db, name: str, body: RetentionSettings) -> Page[Reten
 
 @api.post("/repositories/{name}/retention/preview", responses=documented(404, 422))
 def preview_retention(session: Db, name: str, body: RetentionSettings) -> Page[RetentionRow]:
-    """What would be deleted with these days. Nothing is changed."""
+    """Preview the deletion of old data with these days. Nothing is changed."""
     days = {RetentionKind(kind): getattr(body, kind) for kind in body.model_fields_set}
     return Page(list_retention(session, repository_or_404(session, name).id, days), None)
 

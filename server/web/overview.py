@@ -106,8 +106,8 @@ def overview(
 
 @router.get("/overview/progress")
 def progress(page: PageScope, seen: Seen = 0) -> Response:
-    """What is being measured now, fetched again and again. seen: `newest_run` of the page; when another run has ended
-    since, the page is told to fetch its results again."""
+    """Renders the current measurements; the page fetches them again and again. seen: `newest_run` of the page; if
+    another run has ended since, the response tells the page to fetch its results again."""
     if page.repository is None:
         raise not_found("repository", "", "register one first")
     queue = read_queue(page.session, page.repository.id)

@@ -51,7 +51,7 @@ def create_patch(
 
 @api.get("/jobs/{job_id}/outcome", responses=documented(404, 422))
 def get_outcome(session: Db, job_id: int) -> PatchJobOutcome:
-    """What a job of a patch found; null until it ends. Other jobs have their results at /jobs/{job_id}."""
+    """Return the outcome of a patch job; null until the job ends. Other jobs have their results at /jobs/{job_id}."""
     outcome = read_outcome(session, job_id)
     if outcome is None:
         raise not_found("job", job_id, f"job {job_id} is unknown, or measures no patch")

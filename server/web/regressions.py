@@ -114,7 +114,7 @@ def regressions(
 
 
 def _previews(page: PageScope, events: Sequence[EventRow]) -> dict[int, tuple[ChangePreview, str | None]]:
-    """What is shown of the worst regression of each event, with its series as a small picture."""
+    """Preview of the worst regression of each event, with a small picture of the regression's series."""
     previews = list_previews(page.session, [event.id for event in events], page.line)
     rows = {event.id: event.regressions[0] for event in events}
     return {

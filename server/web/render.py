@@ -89,7 +89,7 @@ class Scope:
         self.line: HistoryLine = self._line(branch)
 
     def _line(self, branch: str | None) -> HistoryLine:
-        """What the page speaks of: the branch that the address names, by default the watched one."""
+        """History line of the page: the branch that the address names, by default the watched branch."""
         if self.repository is None or branch == ALL_BRANCHES:
             return ALL_COMMITS
         return line_or_404(self.session, self.repository, branch)

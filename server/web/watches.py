@@ -59,7 +59,7 @@ BLANK = {"person": "", "operator": "", "case": ""}
 
 @router.get("/watches")
 def watches(page: PageScope, person: Text = None, before: Before = None) -> Response:
-    """What is watched in the repository, newest first."""
+    """Lists the watches in the repository, newest first."""
     return _show(page, BLANK, {}, person, before)
 
 
@@ -124,7 +124,7 @@ def get_watches(
     before: Before = None,
     limit: Limit = 50,
 ) -> Page[WatchRow]:
-    """What people watch in a repository, newest first."""
+    """List the watches in a repository, newest first."""
     return list_watches(session, repository_or_404(session, repository).id, person, operator, before, limit)
 
 
