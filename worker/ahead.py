@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 Target = tuple[str, str, str]
 """URL, commit and operator: of the definitions, where they lie beside the commit."""
 _HEADERS: Target = ("", "", "torch's headers")
-"""What every operator waits for that calls torch.compile on a CPU."""
+"""The target of torch's headers. Every operator that calls torch.compile on a CPU waits for this target."""
 
 
 class BuildAhead:
@@ -240,7 +240,7 @@ def _targets(request: JobRequest) -> list[Target]:
 
 
 def _nodes(root: Tree, project: Project, operator: str) -> list[ast.AST]:
-    """What the file of an operator consists of, read without running it; nothing where it cannot be read."""
+    """The syntax nodes of an operator's file, which is not run; an empty list where the file cannot be read."""
     with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return list(ast.walk(parse_python(root.read(f"{project.operators}/{operator}.py", _SOURCE_BYTES))))
     return []

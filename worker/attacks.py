@@ -25,7 +25,7 @@ NAMESPACES = ("full", "user")
 NETWORK = (*NAMESPACES, "network")
 EVERY = (*NETWORK, "none")
 READY = "holding"
-"""What `hold` prints once it holds all that it can."""
+"""The line that `hold` prints once it holds as many descriptors as the host allows."""
 _MESSAGE_FILES = 250
 """Descriptors in one message; the kernel allows 253."""
 _PAIRS = 200
@@ -39,9 +39,9 @@ Targets = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """What is tried, in words, and how: `reaches` returns whether it worked, or raises OSError where it was refused.
+    """An attack, named in words. `reaches` returns whether the attack worked, and raises OSError for a refusal.
 
-    stopped_at: the levels that promise to stop it.
+    stopped_at: the levels that promise to stop the attack.
     """
 
     name: str

@@ -129,7 +129,7 @@ class BuiltLibrary:
 
 
 def merge_replies(replies: Sequence[BuildReply]) -> BuildReply:
-    """What became of all libraries of one operator: the first failure, else one reply for all of their code."""
+    """Merges the replies for all libraries of one operator: the first failure, else one reply for all code."""
     failed = next((reply for reply in replies if reply.status is Status.BUILD_FAILED), None)
     built = [reply for reply in replies if reply.status is Status.OK]
     if failed is not None or len(built) < 2:

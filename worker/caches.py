@@ -1,8 +1,8 @@
-"""What compilers make at run time (Triton, Inductor, load_inline, the driver), kept between children.
+"""Keeps between children the files that compilers make at run time (Triton, Inductor, load_inline, the driver).
 
 Kernel code writes these caches, so an entry may hold anything. A cache therefore belongs to one content: every file of
 the commit that a child can read (`worktrees`), and the interpreter with its packages. A child works on a copy in its
-temporary folder, and the parent takes what is new once the child has ended. So the code of one commit reads what the
+temporary folder, and the parent takes the new files once the child has ended. So the code of one commit reads what the
 same code wrote, and nothing else.
 """
 

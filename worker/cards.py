@@ -42,7 +42,7 @@ def _read_machine() -> Card | None:
 
 
 def _read_gpu(uuid: str) -> Card:
-    """What NVML says of a GPU; only its UUID and host where there is no NVML."""
+    """The card of a GPU as NVML describes the GPU; only the UUID and the host where NVML is missing."""
     facts: dict[str, str] = {}
     try:
         import pynvml

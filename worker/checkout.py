@@ -77,7 +77,7 @@ class Checkout:
         self._stack = ExitStack()
         self._builds: dict[tuple[str, bool], BuildReply] = {}
         self.kept: dict[str, Any] = {}
-        """What else lives as long as the checkout, by name; see `keep`."""
+        """Further objects that live as long as the checkout, by name; see `keep`."""
         folder = host.home / "worktrees" / f"{own_prefix()}{sha[:12]}-{id(self):x}"
         # Beside the worktree, so that it is hidden from other commits and removed after a crash in the same way.
         self._libraries = folder.with_name(f"{folder.name}-libraries")
@@ -222,8 +222,8 @@ class Checkout:
         return self._environments[modules]
 
     def timeout_seconds(self, operator: str) -> float:
-        """What a variant may take for one case: longer where the operator asks for it, which the commit may have
-        written."""
+        """The time limit of a variant for one case. The limit is longer where the operator asks for more time, but
+        bounded, because the commit may have written the factor."""
         entries = (_with_entry(catalogue, operator)[1] for catalogue in self._catalogues.values())
         factor = next((entry.timeout_factor for entry in entries if entry is not None), 1.0)
         return self.host.settings.case_timeout_seconds * min(max(1.0, factor), MOST_TIMEOUT_FACTOR)

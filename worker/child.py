@@ -92,9 +92,9 @@ _LINE_LIMIT = 8192
 _EXIT_SECONDS = 5.0
 _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory", "can't allocate memory", "Cannot allocate memory")
 _SHIM_WORDS = "Exception in aoti_torch"
-"""What torch prints where a native operator's call into it fails.
+"""The text that torch prints where a call of a native operator into torch fails.
 
-The operator learns only that it did, and with older torch not even that.
+The operator learns only that the call failed, and with older torch not even that.
 """
 _PING_BITS = 53
 """JSON numbers are exact up to 2^53."""
@@ -112,15 +112,16 @@ class ChildFailure(Exception):  # noqa: N818 - it carries a status, which is a r
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """What a child is started with.
+    """Start parameters of a child.
 
-    root: the worktree. operators, native: folders in it. libraries: the folder of the libraries built for it. builds:
-    "plain" or "address" for a child that builds libraries (for AddressSanitizer) and runs no code of the commit, None
-    for one that measures. cache: what compilers of earlier children made of the same content. bytecode: the folder with
-    the byte code of its packages, None where they have their own. headers: the folder with torch's precompiled headers,
-    None where a child makes its own. measured: the folders of the packages that operators measure, empty where they lie
-    in the worktree, and any of which may be a link; packages: their names. visible: further folders that it sees, which
-    are the worker's own and no links. variables: of its environment.
+    root: the worktree. operators, native: folders in the worktree. libraries: the folder of the libraries built for the
+    worktree. builds: "plain" or "address" for a child that builds libraries (for AddressSanitizer) and runs no code of
+    the commit, None for a child that measures. cache: the files that compilers of earlier children made of the same
+    content. bytecode: the folder with the byte code of the child's packages, None where the packages have byte code of
+    their own. headers: the folder with torch's precompiled headers, None where a child makes its own. measured: the
+    folders of the packages that operators measure, empty where the packages lie in the worktree; any of the folders may
+    be a link. packages: the names of the packages. visible: further folders that the child sees, which are the worker's
+    own and no links. variables: further environment variables of the child.
     """
 
     root: Path
@@ -191,7 +192,7 @@ class Child:
         self._turns = turns
         self._sanitizer = spec.sanitizer
         self.times = RunTimes()
-        """What the last request spent its time on, as the child says, and within what it took."""
+        """Seconds of the last request by activity, as the child reports, at most the duration of the request."""
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._requests = 0
         self._has_greeted = self._is_closed = False

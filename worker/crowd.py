@@ -1,4 +1,4 @@
-"""What children of several commits do at the same time, before the first of them is timed."""
+"""Lets children of several commits work at the same time, before the first of these children is timed."""
 
 from __future__ import annotations
 

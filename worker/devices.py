@@ -18,7 +18,8 @@ from warpwatch.worker.reporter import CannotRunError
 
 
 def physical_id(device: str) -> str:
-    """What two workers share that measure on the same hardware: the UUID of a GPU, or this machine with these cores."""
+    """The identity of a device's hardware, equal for two workers that measure on the same hardware: the UUID of a GPU,
+    or this machine with these cores."""
     if device.startswith("cuda:"):
         ids = gpu_ids()
         number = int(device.partition(":")[2])
@@ -109,7 +110,8 @@ def choose_device(name_or_kind: str, environ: MutableMapping[str, str] = os.envi
 def foreign_nodes(environ: Mapping[str, str] = os.environ, folder: Path = _GPUS) -> frozenset[str]:
     """Names below /dev of the GPUs that this process does not use.
 
-    None where CUDA_VISIBLE_DEVICES names no GPU by its UUID, as with slices of one, or where the driver lists none.
+    An empty set where CUDA_VISIBLE_DEVICES names no GPU by its UUID, as with slices of a GPU, or where the driver lists
+    no GPU.
     """
     nodes: dict[str, str] = {}
     for file in folder.glob("*/information"):

@@ -27,9 +27,10 @@ _TIMEOUT_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
-    """What one harness said of one candidate.
+    """The result of one candidate in one harness.
 
-    outcome: believed, with the `seconds` of a call; caught, by `check` or `time`; not_run, where it cannot run here.
+    outcome: believed, with the `seconds` of a call; caught, by `check` or `time`; not_run, where the candidate cannot
+    run here.
     """
 
     operator: str

@@ -158,7 +158,7 @@ def known_findings(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a job measures. build: of the native libraries, None without any."""
+    """The variants and cases that a job measures. build: of the native libraries, None without native libraries."""
 
     variants: list[VariantEntry]
     cases: list[CaseEntry]
@@ -260,7 +260,7 @@ class _Job:
         return replace(outcome, build=plan.build.result(), findings=findings)
 
     def _keep(self, environment_key: str, plan: _Plan) -> dict[tuple[str, str], Finding]:
-        """What an interrupted run found with the same environment."""
+        """The findings of an interrupted run with the same environment."""
         if self._earlier is None or self._earlier.environment_key != environment_key:
             return {}
         cells = {(variant.name, case.key) for variant in plan.variants for case in plan.cases}

@@ -30,7 +30,7 @@ _TICK_SECONDS = 0.2
 
 
 class Requester(Protocol):
-    """What can be asked for a verb: a checkout."""
+    """Interface of a checkout that answers requests for a verb."""
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter) -> T: ...
 

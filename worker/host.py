@@ -1,4 +1,4 @@
-"""What a worker measures with, and how it starts children."""
+"""The device and the resources with which a worker measures, and the start of children."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ THREADS = 0
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a worker measures with: one device ("cpu", "cuda:0"), the limits of `settings`, folders that children must
-    not see, the control group in which children get theirs, what the current job spends its time on, the container
-    image in which children run, None for the host's own files, when the device was found fit last, and the turns of
-    children that use the device while those of other lanes time something."""
+    """The resources with which a worker measures: one device ("cpu", "cuda:0"), the limits of `settings`, folders that
+    children must not see, the control group that holds the groups of children, the stopwatch of the current job, the
+    container image in which children run (None for the host's own files), the time at which the device was found fit
+    last, and the turns of children that use the device while children of other lanes time something."""
 
     settings: Settings
     device: str
@@ -74,7 +74,7 @@ class Host:
         return find_interpreter(name, self.image)
 
     def installed(self, interpreter: str | None) -> str:
-        """What identifies an interpreter with its packages; None for the worker's own."""
+        """Identifies an interpreter, its packages and the image; "" where the interpreter is not on this machine."""
         program = self.find_interpreter(interpreter)
         if program is None:
             return ""

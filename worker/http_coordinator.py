@@ -293,7 +293,11 @@ class HttpCoordinator:
 
 
 def _checked(response: httpx.Response) -> Any:
-    """What an answer says; UnusableKeyError for a 401, LostRunError for a 409, otherwise RefusedRequestError."""
+    """The JSON of a response, None for a 204.
+
+    Raises UnusableKeyError for a 401, LostRunError for a 409, ServerFaultError for a 500, ServerDownError for other
+    statuses above 500, otherwise RefusedRequestError.
+    """
     if response.status_code == 204:
         return None
     if response.is_success:

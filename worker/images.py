@@ -47,7 +47,7 @@ class ContainerImage:
     variables: tuple[tuple[str, str], ...] = ()
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """What a child's environment is made from."""
+        """The variables that the environment of a child starts from."""
         own = dict(self.variables)
         libraries = ":".join(filter(None, (DRIVERS, own.get("LD_LIBRARY_PATH"))))
         chosen = {name: environ[name] for name in _OF_HOST if name in environ}

@@ -34,7 +34,7 @@ Not `user` on a GPU: CUDA names its threads in /proc, does not start where it ca
 the process ids of the child's namespace. Without namespaces kernel code can read databases and keys.
 """
 REFUSALS = frozenset({errno.EPERM, errno.EINVAL, errno.ENOSYS})
-"""What a system call fails with where a host does not give it."""
+"""Error numbers of a system call that the host refuses."""
 MANDATORY = ("map", "mount")
 """Calls that AppArmor and SELinux refuse with EACCES."""
 TRIES = 4
@@ -52,7 +52,7 @@ _HELP = "docs/security.md, Isolation levels"
 
 
 class Protection(StrEnum):
-    """What a host may be unable to keep from kernel code; docs/security.md says what each means."""
+    """A protection from kernel code that a host may be unable to give; docs/security.md describes each protection."""
 
     NETWORK = "network"
     FILES = "files"
@@ -112,7 +112,7 @@ def confinement(
 
 
 def missing_protections(confinement: Confinement) -> list[Protection]:
-    """What kernel code is not kept from on this host."""
+    """The protections from kernel code that are missing on this host."""
     present = {
         Protection.NETWORK: confinement.network_closed,
         Protection.FILES: confinement.has_namespaces,
@@ -168,8 +168,8 @@ def strongest_isolation(home: Path, device_kind: str = "cpu") -> str:
 
 
 def find_refusal(confinement: Confinement) -> HostRefusal | None:
-    """What of this confinement the host refuses, None where a child works in it. IsolationError where that could not be
-    found out."""
+    """Finds the system call that the host refuses to this confinement; None where a child works in the confinement.
+    Raises IsolationError where the probe could not find out."""
     # A root without its powers may be shut out of folders that belong to others, so the probe looks at what a child
     # needs.
     words = [sys.executable, "-I", "-S", "-c", _LOOK, sys.executable, str(BOOTSTRAP.parent)]

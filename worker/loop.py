@@ -114,7 +114,8 @@ def _keep_secrets() -> None:
 
 
 class _Worker:
-    """One device, one thread. Registered with the server until `close`."""
+    """The worker of one device; one thread measures. The worker registers with the server, and `close` reports its
+    end."""
 
     def __init__(
         self,

@@ -127,9 +127,10 @@ def build_native(checkout: Checkout, entry: OperatorEntry, reporter: Reporter) -
 
 
 class Strikes:
-    """What the variants of a job have done to their children; measurers in several threads may share it.
+    """The crashes and timeouts of the variants of a job, and which variants were wrong; measurers in several threads
+    may share one object.
 
-    earlier: what an interrupted run of the same job found.
+    earlier: the findings of an interrupted run of the same job.
     """
 
     def __init__(self, earlier: Iterable[Finding] = ()) -> None:

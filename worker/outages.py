@@ -52,8 +52,8 @@ def reason_of(error: BaseException, home: Path) -> Reason | None:
 
 
 def find_trouble(host: Host, reporter: Reporter) -> str | None:
-    """What this machine cannot do without any commit either; None where it can write, check out a tree, start a child
-    and use its device."""
+    """The fault that this machine shows without any commit; None where the machine can write, check out a tree, start a
+    child and use its device."""
     if _disk_is_full(host.home):
         return "its disk is full"
     try:

@@ -31,9 +31,9 @@ from warpwatch.worker.trees import Limits, Tree, TreeError, TreeSizeError
 TREE, ENVIRONMENT = "tree", "environment"
 """Folders of a build: the files of the commit as the command left them, and what it installed."""
 MOST = Limits(depth=20, files=20_000, bytes=2 * 2**30)
-"""What one build may leave, in each of the two folders."""
+"""Limits of one build, for each of the two folders."""
 MOST_KEPT_BYTES = 10 * 2**30
-"""What all builds of a home folder may take; the least recently used are deleted first."""
+"""Limit of the size of all builds of a home folder; the least recently used builds are deleted first."""
 IN_USE_SECONDS = 24 * 3600.0
 """A build that was asked for so recently may belong to a child that runs."""
 _FULL_BYTES = 2**20
@@ -43,7 +43,8 @@ _OFFLINE = re.compile(
     r"name or service not known|nodename nor servname provided|no route to host|failed to establish a new connection",
     re.IGNORECASE,
 )
-"""What systems, resolvers and pip say where there is no network; the words are theirs, and no exit status tells it."""
+"""Messages of systems, resolvers and pip where there is no network. The words are theirs, and no exit status reports a
+missing network."""
 _TAIL_LINES = 40
 _LINE_BYTES = 8192
 _POLL_SECONDS = 0.2
@@ -79,7 +80,8 @@ class PackageBuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PackageBuild:
-    """What one build left, in a folder that no other commit's child sees. folder: holds TREE and ENVIRONMENT."""
+    """The files that one build left, in a folder that no other commit's child sees. folder: holds TREE and
+    ENVIRONMENT."""
 
     folder: Path
 
@@ -90,7 +92,7 @@ class PackageBuild:
 
     @property
     def site(self) -> Path:
-        """What the command installed."""
+        """The folder of everything that the command installed."""
         return self.folder / ENVIRONMENT
 
     def renew(self) -> bool:

@@ -22,7 +22,7 @@ sparsity halves the operations, and a device may clock higher than when its ceil
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """What times a device can show. peaks: its measured ceilings, operations or bytes per second."""
+    """Limits of plausible times on a device. peaks: its measured ceilings, operations or bytes per second."""
 
     peaks: Mapping[str, float] | None
     device_kind: str

@@ -157,7 +157,7 @@ def sources(kind: str) -> list[_Source]:
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What an operator file expects of its variants: see the top of this module."""
+    """The detections that an operator file expects for its variants: see the top of this module."""
 
     operator: str
     caught_by: dict[str, ExpectedFault]

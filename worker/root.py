@@ -65,7 +65,7 @@ _FOLDER_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV")
 _LIST_VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH", "PATH")
 _TOOL_VARIABLES = ("CC", "CXX")
 _PARTS = ("bin", "lib", "lib64", "libexec", "include", "pyvenv.cfg")
-"""What a program needs of a prefix that also holds other things of a person."""
+"""The parts of a prefix that a program needs, where the prefix also holds other files of a person."""
 _MAPPING = re.compile(r"^MAPPING\b[^=]*= *(\{.*\})", re.MULTILINE)
 _UV_CACHE = re.compile(r"^(.+/archive-v\d+)/")
 _LINKS = 40
@@ -151,7 +151,8 @@ def _frozen(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 @cache
 def _host_folders(programs: tuple[str, ...], is_cuda: bool, variables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """What of the host these programs need. The folders of a process's children change too seldom to look each time."""
+    """The folders and files of the host that these programs need. The result is cached, because the folders of a
+    process's children change too seldom to look each time."""
     environ = dict(variables)
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111
     folders = [*SYSTEM, *(f"/etc/{name}" for name in SYSTEM_FILES)]
@@ -187,8 +188,8 @@ def _holds(path: str, home: str) -> bool:
 
 
 def _interpreter_folders(program: str, home: str) -> list[str]:
-    """The folders of an interpreter: its prefix and those that it was made from, and folders outside that its packages
-    were installed from. None for a program that is no Python.
+    """The folders of an interpreter: its prefix and the prefixes that its prefix was made from, and folders outside
+    these from which its packages were installed. An empty list for a program that is no Python.
 
     The interpreter is not asked, because the commit may have chosen it, and it would have to run outside a sandbox.
     """

@@ -1,17 +1,16 @@
-"""What a child may see and take: its environment, its temporary folder, its limits, no network, and no life after its
-parent's.
+"""Confines a child: its environment, its temporary folder, its limits, no network, and no life after its parent's.
 
-Kernel code is untrusted. How far it can be shut in depends on the host:
+Kernel code is untrusted. How far the sandbox can shut in kernel code depends on the host:
 
 full – own user, network, mount, PID, IPC and UTS namespaces: no network, no sight of other processes, a root that holds
 what a child needs and nothing else, read-only but for a temporary folder of limited size that vanishes with the child,
 an own /dev and /dev/shm.
-user – the same with the host's /proc, for containers that forbid to mount another: the names and command lines of other
-processes can be read.
+user – the same with the host's /proc, for containers that forbid to mount another /proc: the names and command lines of
+other processes can be read.
 network – own network namespace only, for a root that must reach other users' files.
 none – limits and a scrubbed environment alone.
 
-At every level a filter refuses the system calls that kernel code has no use for. `isolation.py` finds the level of a
+At every level a filter refuses the system calls that kernel code has no use for. `levels.py` finds the level of a
 host.
 """
 
@@ -149,8 +148,8 @@ class Confinement:
         return self.isolation in ("full", "user")
 
     def limits(self) -> dict[str, int]:
-        """What a child may take. The kernel counts files in flight, locked memory, queues and signals for all processes
-        of a user, so those are below what this process may take itself."""
+        """The resource limits of a child. The kernel counts files in flight, locked memory, queues and signals for all
+        processes of a user, so those limits are below the limits of this process."""
         limits = {
             "CORE": 0,
             "FSIZE": FILE_BYTES,

@@ -34,8 +34,8 @@ _VICTIM = "import ctypes, sys; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print(flu
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What is attacked: paths, a port, process ids. is_starved: whether no child starts while another one holds all
-    descriptors that it can."""
+    """Targets of the attacks: paths, a port, process ids. is_starved: whether no child starts while another child holds
+    as many descriptors as the host allows."""
 
     port: int
     abstract: str
@@ -51,8 +51,8 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class LevelReport:
-    """What became of the attacks in one isolation level. refusal: why this host does not give the level, "" where it
-    does. reached: whether each attack worked, by its name."""
+    """The results of the attacks in one isolation level. refusal: why this host refuses the level, "" where the host
+    accepts the level. reached: whether each attack worked, by the name of the attack."""
 
     level: str
     refusal: str

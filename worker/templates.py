@@ -39,7 +39,7 @@ _PADDING = " " * 16 * 2**10
 COMPILERS = "compilers"
 """As in template.py."""
 _BUILD_VARIABLES = ("CXXFLAGS", "NVCCFLAGS")
-"""What only builds of native code read, and nothing when a process starts."""
+"""Variables that only builds of native code read, and no process reads at its start."""
 _NUMBER = struct.Struct("i")
 _END_SECONDS = 1.0
 _REPORT_SECONDS = 10.0
@@ -72,8 +72,8 @@ def can_set(variables: Sequence[tuple[str, str]]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TemplateKey:
-    """What a template was started with. owner: the process that it belongs to. compilers: whether it has imported
-    torch's compilers. children: how many it may have."""
+    """The parameters that a template was started with. owner: the process that started the template. compilers: whether
+    the template has imported torch's compilers. children: how many children the template may have."""
 
     owner: int
     threads: int
@@ -92,8 +92,9 @@ class _Compilers:
 
 @dataclass(frozen=True, slots=True)
 class TemplateRequest:
-    """What a child is started with: its command line, its environment, the folder it starts in, the folders that it
-    sees although one above them is hidden, the CPU threads for which libraries are loaded, and its device."""
+    """Start parameters of a child: its command line, its environment, the folder it starts in, the folders that the
+    child sees although a folder above them is hidden, the CPU threads for which libraries are loaded, and its
+    device."""
 
     words: Sequence[str]
     variables: dict[str, str]
@@ -103,10 +104,10 @@ class TemplateRequest:
     device: str = "cpu"
 
     def key(self, temp: Path | None, *, compilers: bool) -> TemplateKey:
-        """What its template must have been started with. A fork of this process has no template.
+        """The key of the template that can fork this child. A fork of this process has no template.
 
-        temp: the temporary folder that it will see, where all children see the same one: compilers remember where
-        their caches lie when they are imported. Without compilers, one template serves children of every folder.
+        temp: the temporary folder that the child will see, where all children see the same folder: compilers remember
+        where their caches lie when they are imported. Without compilers, one template serves children of every folder.
         """
         compilers = compilers and temp is not None
         own = environment(temp if temp is not None and compilers else _NOWHERE)

@@ -38,8 +38,8 @@ class ToolchainError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """What a commit is built and run with. interpreter: None means that of the commit. variables: of the environment of
-    children, such as CXX, CXXFLAGS and NVCCFLAGS of native builds."""
+    """The tools that build and run a commit. interpreter: None means the interpreter of the commit. variables:
+    environment variables of children, such as CXX, CXXFLAGS and NVCCFLAGS of native builds."""
 
     name: str
     interpreter: str | None = None

@@ -1,4 +1,4 @@
-"""What a worker keeps between jobs: the checkouts that it used last, and the identity of its device."""
+"""Keeps a worker's state between jobs: the checkouts that the worker used last, and the identity of its device."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ CheckoutKey = tuple[str, str, int, DefinitionsVersion | None, Toolchain | None]
 
 
 class Tools:
-    """What a worker keeps between jobs: the checkouts it used last, with their running children, and the device's
-    identity. lasting: commits whose checkouts stay, whatever others are asked for. upcoming: the job that is likely to
-    come next."""
+    """The state that a worker keeps between jobs: the checkouts that the worker used last, with their running children,
+    and the device's identity. lasting: commits whose checkouts stay, whatever other commits are asked for. upcoming:
+    the job that is likely to come next."""
 
     def __init__(self, host: Host) -> None:
         self.host = host

@@ -31,7 +31,7 @@ _OF_THE_TREE = frozenset(
         errno.EPERM,
     }
 )
-"""What the system says of a name that is not there, a link, no file, or closed; all else is about the machine."""
+"""Error numbers of a name that is missing, a link, no file, or closed; all other numbers are about the machine."""
 _IN_THE_WAY = frozenset({errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR})
 """The same where something is written: that the worker may not write there is about the machine."""
 
@@ -91,7 +91,7 @@ class Tree:
             return reader.read(limit)
 
     def find(self, name: str) -> TreeEntry | None:
-        """What lies there, links not followed; None where nothing does, or a link is on the way."""
+        """The entry of this name, links not followed; None where no entry has the name, or a link is on the way."""
         folder, last = _split(name)
         try:
             with self._folder(folder) as descriptor:
@@ -110,7 +110,7 @@ class Tree:
             return os.readlink(last, dir_fd=descriptor)
 
     def entries(self, name: str = "", limit: int = 2**20) -> list[TreeEntry]:
-        """What lies directly in a folder; TreeError where that is no folder, or holds more than `limit` entries."""
+        """The entries of the folder `name`; TreeError where `name` is no folder, or holds more than `limit` entries."""
         return [*self._scan(name, limit, limit)]
 
     def walk(self, limits: Limits, start: str = "") -> Iterator[TreeEntry]:

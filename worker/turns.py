@@ -21,11 +21,11 @@ _EXCLUDED = {
     LaneUse.DEVICE: frozenset({LaneUse.OPENING, LaneUse.DEVICE, LaneUse.QUIET}),
     LaneUse.QUIET: frozenset({LaneUse.OPENING, LaneUse.HOST, LaneUse.DEVICE, LaneUse.QUIET}),
 }
-"""What no other lane does at the same time."""
+"""The uses that no other lane may have at the same time, by the use of a lane."""
 
 
 class DeviceTurns:
-    """What each lane of a job uses."""
+    """The use that each lane of a job makes of the device."""
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes

@@ -222,7 +222,7 @@ def _named_in(text: str, suffix: str) -> frozenset[str]:
 
 
 def own_prefix() -> str:
-    """What the folders of this worker's worktrees begin with."""
+    """The prefix of the names of this worker's worktree folders."""
     return f"{socket.gethostname()}-{os.getpid()}-"
 
 

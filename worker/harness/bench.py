@@ -76,7 +76,8 @@ class Budget:
     allowed_ns: int | None = None
 
     def without_opening(self, opening_ns: int) -> Budget:
-        """What is left once the timer is open. To verify takes about as long: both draw inputs and call the variant."""
+        """The budget without the time that opening the timer and verification take. Verification takes about as long as
+        opening, because both draw inputs and call the variant."""
         return self if self.allowed_ns is None else replace(self, allowed_ns=self.allowed_ns - 2 * opening_ns)
 
     @property
@@ -86,7 +87,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """What a timer took of one metric. dropped: how many samples more, because the device was throttled, and why."""
+    """The samples that a timer took of one metric. dropped: how many further samples were dropped, because the device
+    was throttled. reasons: why the device was throttled."""
 
     metric: str
     nanoseconds: tuple[float, ...]
@@ -218,7 +220,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _BenchContext:
-    """What the metrics of one bench have in common."""
+    """The values that all metrics of one bench share."""
 
     problem: CaseProblem
     seed: int

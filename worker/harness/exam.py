@@ -34,9 +34,10 @@ _LONGEST_MESSAGE = 300
 
 @dataclass(frozen=True, slots=True)
 class CandidateResult:
-    """What a harness says of a candidate.
+    """The result of a candidate in a harness.
 
-    outcome: believed, with the seconds of a call; caught, by `check` or by `time`; not_run, where it cannot run here.
+    outcome: believed, with the seconds of a call; caught, by `check` or by `time`; not_run, where the candidate cannot
+    run here.
     """
 
     operator: str
@@ -62,7 +63,7 @@ def main(request: dict[str, Any]) -> None:
 
 
 def _in_a_fork(run: Callable[[], CandidateResult], timeout_seconds: float) -> dict[str, Any] | None:
-    """What `run` returns in a process of its own; None when that dies or takes too long."""
+    """Calls `run` in a process of its own and returns the result; None when the process dies or takes too long."""
     receiving, sending = os.pipe()
     child = os.fork()
     if child == 0:

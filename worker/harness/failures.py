@@ -22,7 +22,7 @@ _MEMORY_WORDS = (
     "CUDNN_STATUS_ALLOC_FAILED",
 )
 _NAMELESS = "torch_call_dispatcher("
-"""What torch's stable interface for C++ says of a call that failed. The cause is on the error stream alone."""
+"""The text in the error of a call that failed in torch's stable C++ interface. Only the error stream has the cause."""
 
 
 class Refusal(Exception):  # noqa: N818 - it carries a status, which is a result and not an error

@@ -221,10 +221,10 @@ def expect(oracle: Tensor, precision: str, depth: int) -> Expected:
 
 
 def with_torch(expected: Expected, by_torch: Tensor) -> Expected:
-    """What is expected with torch's own result known, which can only allow more.
+    """Adds the error of torch's own result to `expected`, which can only raise the allowed error.
 
-    by_torch: torch's result in the case's own precision. In f64 it is a float32 result, whose scaled-down error shows
-    how much the formula cancels.
+    by_torch: torch's result in the case's own precision. In f64 `by_torch` is a float32 result, whose scaled-down error
+    shows how much the formula cancels.
     """
     torch_error = _norm(_difference(by_torch, expected.oracle))
     if expected.precision == "f64":

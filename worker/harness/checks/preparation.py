@@ -165,7 +165,8 @@ def _candidates(problem: CaseProblem, prepared: dict[str, Any], live: CaseData) 
 
 
 def _reach(function: Any) -> list[Any]:
-    """What a function can keep values in: its closure, its defaults, and containers among the globals that it names."""
+    """The objects in which a function can keep values: its closure, its defaults, and containers among the globals that
+    the function names."""
     if not isinstance(function, FunctionType):
         return [function]
     names = function.__code__.co_names

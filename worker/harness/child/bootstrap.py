@@ -24,7 +24,7 @@ REPLY_VARIABLE = "WARPWATCH_REPLY_FD"
 EXIT_CANNOT_START = 2
 COMPILERS = ("torch._inductor.compile_fx", "torch.nn.attention.flex_attention")
 GRADIENTS = ("torch.fx.experimental.symbolic_shapes",)
-"""What torch imports at the first gradient of a process, all of sympy with it."""
+"""Modules that torch imports at the first gradient of a process, and with them all of sympy."""
 LATE_IMPORTS = (
     "numpy",
     "sympy",

@@ -49,7 +49,8 @@ ACTIVITIES = {
     "testify": Activity.VERIFY,
     "finish": Activity.VERIFY,
 }
-"""What a request spends its time on where nothing inside it says otherwise. Other requests are no measurement."""
+"""The activity that the time of a request counts for, unless the code of the request measures another activity.
+Requests that are missing here are no measurement."""
 EXIT_POISONED = 3
 """Exit status after a failure that leaves the device context unusable."""
 

@@ -48,7 +48,7 @@ RULES = (
     TimeRule("graph", CYCLES, 0.75, 1_000),
     TimeRule(CYCLES, "graph", 0.75, 1_000),
 )
-"""What is known of the differences between two ways to time one call."""
+"""The known differences between two ways to time the same call."""
 
 REPEATED_SHARE, REPEATED_SLACK_NS = 0.8, 3_000
 """A replay on repeated numbers that takes less than this share of the same replay on new numbers leaves out work."""

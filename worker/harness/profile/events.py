@@ -23,7 +23,7 @@ _RUNTIME_NAMES = {"INVALID": "unknown"}
 _EVENTS = '"traceEvents"'
 _CHUNK = 2**20
 _BETWEEN = re.compile(r"[ \n\r\t,]*")
-"""What separates events; it matches everywhere, if only nothing."""
+"""The characters between two events. The pattern also matches the empty string, so it matches everywhere."""
 
 
 @dataclass(frozen=True, slots=True)

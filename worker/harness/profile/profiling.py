@@ -180,7 +180,8 @@ def _record_by_autograd(problem: CaseProblem, rotation: Rotation) -> torch.autog
 
 
 def _table(profiler: Profiler | torch.autograd.profiler.profile, device_kind: str) -> str:
-    """What torch prints of a profile. It makes an object of every event first, which takes most of a profile's time."""
+    """The table that torch prints of a profile. torch makes an object of every event first, which takes most of the
+    time of a profile."""
     by = "self_device_time_total" if device_kind == "cuda" else "self_cpu_time_total"
     table: str = profiler.key_averages().table(sort_by=by, row_limit=_TABLE_ROWS, max_name_column_width=60)
     return table

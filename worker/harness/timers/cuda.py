@@ -519,8 +519,8 @@ class MeasuredInput:
 
 @lru_cache(maxsize=1)
 def measure_set(problem: CaseProblem, seed: int) -> MeasuredInput:
-    """What the variant takes for one set of inputs, measured once for all timers of a problem; the process should not
-    have called it on this case before."""
+    """Measures the time and memory of the variant for one set of inputs, once for all timers of a problem. The process
+    should not have called the variant on this case before."""
     device = problem.device
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)

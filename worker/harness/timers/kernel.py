@@ -168,7 +168,7 @@ class Profiler(profile):
             torch.__dict__["__getattr__"] = find
 
     def raw_events(self) -> list[Any]:
-        """What was recorded, as torch got it and in no order."""
+        """The recorded events, as torch got them and in no order."""
         assert self.profiler is not None
         results = self.profiler.kineto_results
         assert results is not None

@@ -97,7 +97,7 @@ class Rotation:
 
     @cached_property
     def _rolled(self) -> list[list[Tensor]]:
-        """What moves on, by set: no tensor of a set ever moves in memory."""
+        """The tensors whose contents `roll` moves on, by set: no tensor of a set ever moves in memory."""
         return [[tensor for _, tensor in self.problem.replaceable(data).tensors()] for data in self.sets]
 
     @cached_property
