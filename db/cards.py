@@ -78,7 +78,7 @@ def list_cards(session: Session, device_id: int | None = None, limit: int = 200)
 
 
 def list_card_offsets(session: Session, device_id: int) -> list[OffsetRow]:
-    """What every operator shows of the cards of a device."""
+    """The offsets between the cards of a device, as every operator shows them."""
     sql = """
     SELECT card_id, other_card_id, logs, is_agreed FROM card_offsets
     WHERE card_id IN (SELECT id FROM cards WHERE device_id = :device_id) ORDER BY card_id, other_card_id, operator_id
@@ -115,7 +115,7 @@ def list_other_drifts(session: Session, card_id: int, operator_id: int) -> list[
 
 
 def list_drifts(session: Session, now: datetime) -> list[DriftRow]:
-    """What the newest bench of every operator on each card showed of unchanged code."""
+    """The drift of unchanged code in the newest bench of every operator on each card."""
     sql = f"""
     SELECT newest.card_id, cards.key AS card_key, devices.key AS device_key, devices.kind AS device_kind,
            operators.name AS operator, newest.job_id, newest.drifts AS log_ratios, newest.drifts_since AS since

@@ -30,13 +30,13 @@ class ChannelRecord(Base):
     repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
     name: Mapped[str]
     service: Mapped[str]
-    """What takes the messages: webhook, or a service of apprise such as slack."""
+    """Receiver of the messages: webhook, or a service of apprise such as slack."""
     url: Mapped[str]
     """Its address with its secrets, as apprise writes it; of a webhook, an address of http or https."""
     shown_url: Mapped[str]
     """The address without secrets."""
     secret: Mapped[str | None]
-    """What the messages of a webhook are signed with."""
+    """Secret that signs the messages of a webhook."""
     kinds: Mapped[list[Any]]
     """Which NoticeKinds it tells of."""
     person: Mapped[str | None]
@@ -82,14 +82,14 @@ class DeliveryRecord(Base):
     next_at: Mapped[datetime] = created()
     claimed_until: Mapped[datetime | None]
     message: Mapped[str] = mapped_column(server_default="")
-    """What went wrong last."""
+    """The last error."""
     created_at: Mapped[datetime] = created()
     sent_at: Mapped[datetime | None]
     given_up_at: Mapped[datetime | None]
 
 
 LOOKBACK_HOURS = 24
-"""What happened longer ago is not told any more, for instance after the service stood still."""
+"""Age in hours after which an event is no longer reported, for instance after an outage of the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class UntoldChange:
 
 
 def list_untold(session: Session, kind: NoticeKind, limit: int = 100) -> list[UntoldChange]:
-    """What happened after its channel was made and is not told, oldest first."""
+    """Events since the creation of a channel that the channel has not reported, oldest first."""
     sql = f"""
     SELECT channels.id AS channel_id, regressions.id AS regression_id
     FROM regressions JOIN operators ON operators.id = regressions.operator_id
@@ -262,7 +262,7 @@ def find_told(
 
 @dataclass(frozen=True, slots=True)
 class WeekSummary:
-    """What happened in a repository since a moment, and what is open now."""
+    """Counts of a repository's changes, fixes and results since a moment, and of its regressions that are open now."""
 
     confirmed: int
     broken: int

@@ -57,7 +57,7 @@ class NotFoundError(EngineError):
 
 
 class StateError(EngineError):
-    """What was asked for is not possible in the present state."""
+    """The request is not possible in the present state."""
 
 
 class OutcomeError(EngineError):

@@ -33,10 +33,10 @@ class ForgeLinkRecord(Base):
     """Of a GitLab project; for GitHub the server has a key."""
     files_issues: Mapped[bool] = mapped_column(server_default="false")
     issues_since: Mapped[datetime | None]
-    """What was confirmed before is filed as no issue."""
+    """Regressions that were confirmed before this moment get no issue."""
     state: Mapped[str] = mapped_column(server_default="unknown")
     message: Mapped[str] = mapped_column(server_default="")
-    """What went wrong last."""
+    """The last error."""
     checked_at: Mapped[datetime | None]
     paused_until: Mapped[datetime | None]
     """Until when the forge wants to be left alone."""
@@ -83,15 +83,15 @@ class ForgeMessageRecord(Base):
     repository_id: Mapped[int] = mapped_column(ForeignKey("forge_links.repository_id", ondelete="CASCADE"))
     kind: Mapped[str]
     subject: Mapped[str]
-    """What it is about, such as `check_run:7`: of several messages about one thing only the newest is sent."""
+    """Subject of the message, such as `check_run:7`: of several messages about one subject only the newest is sent."""
     state: Mapped[str] = mapped_column(server_default="")
-    """What it tells: pending, failing or final; open or closed."""
+    """State that the message reports: pending, failing or final; open or closed."""
     fields: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
     submission_id: Mapped[int | None] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
     change_id: Mapped[int | None] = mapped_column(ForeignKey("change_requests.id", ondelete="CASCADE"))
     regression_id: Mapped[int | None] = mapped_column(ForeignKey("regressions.id", ondelete="CASCADE"))
     remote_id: Mapped[str | None]
-    """What the forge calls the check run, comment or issue that it made."""
+    """The forge's id of the check run, comment or issue that the message made."""
     attempts: Mapped[int] = mapped_column(server_default="0")
     next_at: Mapped[datetime] = created()
     claimed_until: Mapped[datetime | None]
@@ -145,7 +145,7 @@ def read_link(session: Session, repository_id: int) -> ForgeLinkRow | None:
 
 @dataclass(frozen=True, slots=True)
 class ForgeAccess:
-    """What the server needs to speak to the forge of a repository."""
+    """Data that the server needs to call the forge of a repository: project, address and token."""
 
     repository_id: int
     repository: str
@@ -199,7 +199,7 @@ FROM forge_messages AS message LEFT JOIN change_requests ON change_requests.id =
 def list_messages(
     session: Session, repository_id: int, before: int | None = None, limit: int = 50
 ) -> Page[ForgeMessageRow]:
-    """What the forge of a repository was sent or asked, newest first."""
+    """Messages and requests to the forge of a repository, newest first."""
     sql = f"""
     {_MESSAGES} WHERE message.repository_id = :repository_id
       AND (CAST(:before AS bigint) IS NULL OR message.id < :before) ORDER BY message.id DESC LIMIT :limit
@@ -208,7 +208,7 @@ def list_messages(
 
 
 def list_check_runs(session: Session, submission_id: int) -> list[ForgeMessageRow]:
-    """What the forge was told of a submission, oldest first."""
+    """Messages to the forge about a submission, oldest first."""
     sql = f"{_MESSAGES} WHERE submission_id = :id ORDER BY message.id LIMIT 200"
     return fetch(session, ForgeMessageRow, sql, id=submission_id)
 
@@ -396,7 +396,7 @@ def remove_link(s: Session, repository_id: int) -> None:
 
 
 def set_link_state(s: Session, repository_id: int, state: ForgeState, trouble: str, pause_seconds: float = 0) -> None:
-    """What became of a request to the forge, and for how long it wants to be left alone."""
+    """Stores the result of a request to the forge, and for how many seconds the server makes no more requests."""
     sql = """
     UPDATE forge_links SET state = :state, message = :message, checked_at = now(),
            paused_until = CASE WHEN :pause > 0 THEN now() + make_interval(secs => :pause) END
@@ -589,7 +589,7 @@ def claim_message(s: Session) -> DueForgeMessage | None:
 
 
 def record_remote_id(s: Session, message_id: int, remote_id: str) -> None:
-    """What the forge calls the thing that a message made."""
+    """Stores the forge's id of the check run, comment or issue that a message made."""
     s.execute(
         text("UPDATE forge_messages SET remote_id = :remote WHERE id = :id"),
         {"id": message_id, "remote": storable(remote_id)},

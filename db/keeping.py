@@ -27,7 +27,7 @@ class RetentionRuleRecord(Base):
     """Rows up to this one were looked at with these days, so that no round reads them again."""
     run_at: Mapped[datetime | None]
     deleted: Mapped[int] = mapped_column(server_default="0")
-    """What it has deleted altogether."""
+    """Number of items that the rule has deleted in total."""
     freed_bytes: Mapped[int] = mapped_column(server_default="0")
 
 
@@ -64,7 +64,7 @@ class RetentionRule:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPreview:
-    """What a rule would delete now."""
+    """Number and size of the rows that a rule would delete now."""
 
     rows: int
     bytes: int
@@ -133,7 +133,7 @@ def list_rules(session: Session, repository_id: int) -> list[RetentionRule]:
 
 
 def preview_rule(session: Session, rule: RetentionRule) -> RetentionPreview:
-    """What the rule would delete now from the database; a mirror lies outside."""
+    """Number and size of the database rows that the rule would delete now; a mirror lies outside the database."""
     age = _AGES.get(RetentionKind(rule.kind))
     if age is None:
         return RetentionPreview(0, 0)

@@ -1,4 +1,4 @@
-"""What a worker tells the database while it works: that it is there, that it lives, and how far its run is."""
+"""Reports of a working worker to the database: registration, heartbeat and progress of the run."""
 
 from __future__ import annotations
 

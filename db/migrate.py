@@ -87,7 +87,7 @@ def require_current(url: str) -> None:
 
 
 def differences(url: str) -> list[str]:
-    """What an upgraded empty database has (+) or lacks (-) against the models.
+    """Lines that an upgraded empty database has (+) or lacks (-) against the models.
 
     Makes two scratch databases on the server of `url` and drops them again.
     """

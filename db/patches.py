@@ -35,7 +35,7 @@ class PatchRecord(Base):
 
 
 class PatchOutcomeRecord(Base):
-    """What a job of a patch found, apart from all results: contract.outcome.Outcome as JSON, without catalogues."""
+    """Outcome of a job of a patch, apart from all results: contract.outcome.Outcome as JSON, without catalogues."""
 
     __tablename__ = "patch_outcomes"
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
@@ -72,7 +72,7 @@ def read_content(session: Session, patch_id: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PatchJobOutcome:
-    """What a job of a patch found, as JSON of contract.outcome.Outcome; None before its end."""
+    """Outcome of a job of a patch, as JSON of contract.outcome.Outcome; None before the job has ended."""
 
     job_id: int
     outcome: dict[str, Any] | None

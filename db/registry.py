@@ -53,7 +53,7 @@ WHERE jobs.device_id = failed.device_id AND jobs.commit_id = failed.commit_id AN
 
 @dataclass(frozen=True, slots=True)
 class NewCommit:
-    """What git says of one commit; see warpwatch.git.CommitInfo."""
+    """Data of one commit in git; see warpwatch.git.CommitInfo."""
 
     sha: str
     parent_sha: str | None

@@ -106,7 +106,7 @@ class NoteRow:
     note: str
     created_at: datetime
     changes: dict[str, Any] = field(default_factory=dict)
-    """What was changed with it, as {"assignee": [before, after], …}."""
+    """Fields that were changed with the note, as {"assignee": [before, after], …}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +151,10 @@ class RegressionDetail:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What history and comparisons say of a submission's commits.
+    """Verdicts of history and comparisons on a submission's commits.
 
-    pending: how many of its jobs are not judged yet, plus how many suspicions wait for their comparison.
-    regressions: confirmed changes, slower or faster, that begin at one of its commits.
+    pending: number of the submission's jobs that are not judged yet, plus suspicions that wait for a comparison.
+    regressions: confirmed changes, slower or faster, that begin at one of the submission's commits.
     """
 
     pending: int
@@ -281,7 +281,7 @@ class Question:
 def list_regressions(
     session: Session, repository_id: int, question: Question, before: int | None = None, limit: int = 50
 ) -> Page[RegressionRow]:
-    """What the question asks for, worst first; `before` is `next_before` of the page before."""
+    """The regressions that match the question, worst first; `before` is `next_before` of the page before."""
     size, skip = max(1, min(limit, MAX_PAGE)), before or 0
     items = _worst_first(session, repository_id, question, size + 1, skip)
     return Page(items[:size], skip + size if len(items) > size else None)
@@ -416,8 +416,8 @@ regressions.id IN (
 
 
 def read_verdicts(session: Session, submission_id: int) -> Verdicts:
-    """What is known of a submission's commits, and how much is still to be decided; a range that is only narrowed keeps
-    nobody waiting."""
+    """The verdicts on a submission's commits, and the number of open decisions; a range that is only narrowed is no
+    open decision."""
     sql = f"""
     SELECT (SELECT count(*) FROM jobs WHERE submission_id = :submission_id AND kind IN ('bench', 'check')
          AND judged_at IS NULL)
@@ -456,7 +456,7 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True)
 class SeriesDecision:
-    """What the comparison said of one series; ratio is head over base, low and high its 95 % interval."""
+    """Verdict of the comparison on one series; ratio is head over base, low and high its 95 % interval."""
 
     series_id: int
     verdict: Verdict

@@ -104,7 +104,7 @@ class OutcomeNames:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What all rows of one commit's findings share, and the ids of the names in them."""
+    """Columns that all rows of one commit's findings share, and the ids of the names in those rows."""
 
     run_id: int
     kind: str
@@ -274,8 +274,8 @@ def _record_findings(s: Session, scope: _Scope, findings: list[Finding]) -> None
 
 
 def _details(finding: Finding) -> dict[str, Any]:
-    """What is stored beside status and message: the errors of a check; the cost, health and counters of a bench; the
-    counters of a profile."""
+    """The data that is stored beside status and message: the errors of a check; the cost, health and counters of a
+    bench; the counters of a profile."""
     if finding.bench is not None:
         bench = finding.bench
         return {

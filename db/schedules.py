@@ -37,7 +37,7 @@ class ScheduleRow:
     last_at: datetime | None
     next_at: datetime | None
     message: str
-    """What its last turn did, or why it did nothing."""
+    """Result of the last scheduled run, or the reason why the schedule did nothing."""
     submission_id: int | None
     """The newest submission it made."""
     created_at: datetime
@@ -92,7 +92,7 @@ def list_due(session: Session, now: datetime) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class JobCost:
-    """What jobs of one kind usually take; operator and suite are None in the mean over all of them."""
+    """Usual time of jobs of one kind; operator and suite are None in the mean over all operators and suites."""
 
     kind: str
     device_id: int
@@ -128,7 +128,7 @@ class OpenJob:
 
 
 def list_open(session: Session, schedule_id: int, now: datetime) -> list[OpenJob]:
-    """What a schedule asked for and still has to pay."""
+    """The queued and running jobs of a schedule, which its budget still has to pay for."""
     sql = """
     SELECT jobs.kind, jobs.device_id, operators.name AS operator, jobs.spec ->> 'suite' AS suite,
            CASE WHEN jobs.state = 'running' THEN greatest(extract(epoch FROM :now - jobs.started_at), 0)
@@ -245,7 +245,7 @@ def change_schedule(
 
 
 def remove_schedule(s: Session, schedule_id: int) -> None:
-    """What it asked for stays, its waiting jobs too. NotFoundError when there is no such schedule."""
+    """Removes a schedule and keeps its submissions and waiting jobs. NotFoundError when there is no such schedule."""
     if s.scalar(delete(ScheduleRecord).where(ScheduleRecord.id == schedule_id).returning(ScheduleRecord.id)) is None:
         raise _unknown(schedule_id)
 

@@ -86,7 +86,7 @@ def undo_strike_out(s: Session, job_id: int) -> None:
 
 
 def _lock(s: Session, job_id: int) -> dict[str, Any]:
-    """What the statements need to know of an ended job with results, which nobody else changes meanwhile."""
+    """Locks an ended job that has results, and returns the values that the statements need."""
     sql = "SELECT state, kind, commit_id, operator_id, device_id FROM jobs WHERE id = :job FOR UPDATE"
     job = s.execute(text(sql), {"job": job_id}).one_or_none()
     if job is None:

@@ -40,7 +40,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class NewSubmission:
-    """What is asked for. A higher priority runs earlier; the same idempotency key twice is one submission."""
+    """A submission to create. A higher priority runs earlier; the same idempotency key twice is one submission."""
 
     repository_id: int
     request: dict[str, Any]
@@ -49,9 +49,9 @@ class NewSubmission:
     priority: int = 0
     idempotency_key: str | None = None
     schedule_id: int | None = None
-    """What asked for it, when nobody did."""
+    """The schedule that made the submission, where no person did."""
     base_commit_id: int | None = None
-    """What the commit is compared with; see db.models.SubmissionRecord."""
+    """The commit that the measured commit is compared with; see db.models.SubmissionRecord."""
     definitions_sha: str | None = None
     """The version of definitions that the jobs were planned with; None for the repository's newest."""
 

@@ -48,7 +48,7 @@ class TraceDetail:
     created_at: datetime
     kernels: list[KernelView]
     summary: dict[str, Any] = field(default_factory=dict)
-    """What else was read from it (worker/harness/profile_summary.py); empty for traces of earlier versions."""
+    """Other contents of the trace (worker/harness/profile_summary.py); empty for traces of earlier versions."""
     has_report: bool = False
     """Whether Nsight Compute's file is there."""
     recorded_at: datetime | None = None

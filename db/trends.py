@@ -132,8 +132,8 @@ WHERE operators.repository_id = :repository_id
 
 @dataclass(frozen=True, slots=True)
 class OperatorTrend:
-    """What is kept of an operator; see db.trends. cells: the fields of each TrendCell but the operator's name; None
-    where nothing is kept for these commits."""
+    """Stored trend of an operator; see db.trends. cells: the fields of each TrendCell but the operator's name; None
+    where no trend is stored for these commits."""
 
     id: int
     operator: str
@@ -292,7 +292,7 @@ def list_recent_points(
 def list_release_times(
     session: Session, repository_id: int, series_ids: list[int], line: HistoryLine
 ) -> list[ReleaseTime]:
-    """What the series measured at the newest tagged commit of a line that has a point of one of them."""
+    """The times of the series at the newest tagged commit of a line that has a point of any of these series."""
     return fetch(session, ReleaseTime, _RELEASE, repository_id=repository_id, ids=series_ids, **line.parameters)
 
 

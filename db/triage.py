@@ -17,7 +17,7 @@ from warpwatch.db.models import RegressionNoteRecord, RegressionRecord
 SERVICE = "warpwatch"
 """Author of what the service itself notes down; nobody has looked at a change that only the service wrote about."""
 FIELDS = ("state", "assignee", "link", "due_on")
-"""What triage may change."""
+"""Fields that triage may change."""
 
 
 def set_triage(s: Session, regression_id: int, state: str, author: str, note: str) -> None:

@@ -58,7 +58,7 @@ def keep_partial(session: Session, job_id: int, partial: PartialOutcome) -> None
 
 
 def read_partial(session: Session, job_id: int) -> PartialOutcome | None:
-    """What interrupted runs of the job found; None where none was, and where the stored form has changed since."""
+    """The findings of interrupted runs of the job; None where none are stored, or the stored form has changed since."""
     row = session.get(PartialOutcomeRecord, job_id)
     if row is None:
         return None

@@ -62,7 +62,7 @@ def list_watches(
     before: int | None = None,
     limit: int = 50,
 ) -> Page[WatchRow]:
-    """What is watched in a repository, newest first; `before` is the id of the last one of the page before."""
+    """The watches of a repository, newest first; `before` is the id of the last watch of the page before."""
     sql = f"""
     {_WATCHES} WHERE operators.repository_id = :repository_id
       AND (CAST(:person AS text) IS NULL OR watches.person = :person)

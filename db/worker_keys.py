@@ -21,7 +21,7 @@ from warpwatch.db.reads.query import Page, fetch_page
 
 
 class WorkerKeyRecord(Base):
-    """What a worker shows to a server. It was shown once; only its digest is stored."""
+    """Key that a worker shows to a server. The key was shown once; only its digest is stored."""
 
     __tablename__ = "worker_keys"
     id: Mapped[int] = mapped_column(primary_key=True)

@@ -42,7 +42,7 @@ VALUE_LIMIT = 2_000_000
 CATALOGUE_LIMIT = 32 * 2**20
 """Length of all catalogues of one file as JSON; they stay in memory until the file is read."""
 RATIO_LIMIT = 200
-"""What JSON may be compressed to; longer than a megabyte, results and traces do not pass 30."""
+"""Highest ratio to which JSON may be compressed; results and traces longer than a megabyte do not pass 30."""
 TRACE_LIMIT = 512 * 2**20
 INFLATED_TRACE_LIMIT = 8 * 2**30
 _MANIFEST = "manifest.json"

@@ -17,7 +17,7 @@ from warpwatch.destinations import Destinations
 from warpwatch.project import FILE_NAME, parse_project
 
 MOST_FILES, MOST_BYTES = 2000, 16 * 2**20
-"""What a plain folder of definitions may hold: they are read by people, and not a whole home folder."""
+"""Limits of a plain folder of definitions: people read the definitions, and a whole home folder is a mistake."""
 _FIXED_TIME = {"GIT_AUTHOR_DATE": "@0 +0000", "GIT_COMMITTER_DATE": "@0 +0000"}
 _IDENTITY = ("user.name=warpwatch", "user.email=warpwatch@localhost")
 

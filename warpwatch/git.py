@@ -87,11 +87,11 @@ _ENVIRONMENT = {
     "GIT_LFS_SKIP_SMUDGE": "1",
     "LC_ALL": "C",
 }
-"""What git is told in every command."""
+"""Environment variables of every git command."""
 
 
 ANY_NETWORK = Destinations(is_private_allowed=True)
-"""What workers and commands may fetch from: the server, or the person at the keyboard, chose the address."""
+"""Destinations of fetches by workers and commands: the server, or the person at the keyboard, chose the address."""
 
 
 class GitError(RuntimeError):
@@ -174,7 +174,8 @@ def git(
 
 
 def _environment(arguments: Sequence[str]) -> dict[str, str]:
-    """What git may know: no secret of the service, and how to reach hosts and log in there only to reach one."""
+    """The environment variables of a git command: no secret of the server, and access to hosts and logins only for a
+    command that reaches a host."""
     is_reaching = not _REACHING.isdisjoint(arguments[:1])
     passed = {
         name: value

@@ -131,7 +131,7 @@ def operator_names() -> list[str]:
 
 
 def load_operator(name: str, device: DeviceKind | None = None) -> LoadedOperator:
-    """What `warpwatch.load` returns; see there."""
+    """Implements `warpwatch.load`; see there."""
     if name not in operator_names():
         raise UnknownOperatorError(f"no operator {name!r} ships with Warpwatch; {_nearest(name, operator_names())}")
     with _lock:
@@ -142,7 +142,7 @@ def load_operator(name: str, device: DeviceKind | None = None) -> LoadedOperator
 
 
 def swap_bert_products(model: nn.Module, device: DeviceKind | None = None) -> int:
-    """What `warpwatch.swap_bert` does; see there."""
+    """Implements `warpwatch.swap_bert`; see there."""
     load_operator("cublas_matmul", device)
     count: int = importlib.import_module(f"{_PACKAGE}._bert_swap").swap(model)
     return count

@@ -203,7 +203,7 @@ class _BuildInputs:
 
 
 def _flags_of(variable: str) -> list[str]:
-    """What an environment variable adds to our own flags, and may override."""
+    """The flags that an environment variable adds to our own flags, and that may override ours."""
     return shlex.split(os.environ.get(variable, ""))
 
 
@@ -257,7 +257,7 @@ def operators() -> list[str]:
 
 
 def find_key(operator: str) -> Built:
-    """What `build` would build: with status "ok" the key of the library, otherwise why there is nothing to build."""
+    """The key of the library that `build` would build, with status "ok"; otherwise why there is nothing to build."""
     inputs = _inputs_or_reason(operator)
     return inputs if isinstance(inputs, Built) else Built("ok", inputs.key)
 

@@ -1,4 +1,4 @@
-"""What an operator file imports: Case, Cost, Variant, Operator.
+"""Classes that an operator file imports: Case, Cost, Variant, Operator.
 
 An operator file imports this module only, defines one module-level `operator`, and decorates its variants::
 
@@ -64,8 +64,8 @@ def gap(remedy: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a case must do at least: floating-point operations (a multiply-add is 2) and bytes moved, each read or
-    written once."""
+    """Least work of a case: floating-point operations (a multiply-add is 2) and bytes moved, each byte read or written
+    once."""
 
     flops: int
     bytes: int

@@ -41,7 +41,7 @@ class PatchedCommit:
 
 
 def make_patch(root: Path, base_sha: str, tree: str) -> bytes:
-    """What leads from a commit to a tree of the same checkout; PatchError where it is too large to be sent."""
+    """A patch from a commit to a tree of the same checkout; PatchError where the patch is too large to be sent."""
     with TemporaryDirectory(prefix="warpwatch-patch-") as folder:
         file = Path(folder) / "patch"
         words = ("diff-tree", "-p", "--binary", "--full-index", "--no-renames", "--no-color", "--no-ext-diff")

@@ -60,12 +60,12 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCode:
-    """What definitions measure in each commit.
+    """Code that definitions measure in each commit.
 
-    path: the folder that holds the packages. packages: the modules at its top that operator files may import; all
-    other modules come from the definitions or the interpreter. sources: globs of the files whose change may change a
-    result; by default the packages. by_operator: the same for single operators, and for all others under EVERY. build:
-    the shell command that builds a commit, None where it needs no build. inputs: globs of the files that the build
+    path: the folder that holds the packages. packages: the modules at its top that operator files may import; all other
+    modules come from the definitions or the interpreter. sources: globs of the files whose change may change a result;
+    by default the packages. by_operator: the same for single operators, and for all others under EVERY. build: the
+    shell command that builds a commit, None where the commit needs no build. inputs: globs of the files that the build
     reads; by default every file.
     """
 
@@ -112,7 +112,7 @@ class Project:
 
     @property
     def runtime(self) -> str | None:
-        """What runs the operators: interpreter and image; None for the worker's own."""
+        """Interpreter and image that run the operators; None for the worker's own interpreter."""
         return self.interpreter if self.image is None else f"{self.image} {self.interpreter or ''}".strip()
 
     @property

@@ -1,4 +1,4 @@
-"""What an operator is made from at a commit, as a fingerprint: where two commits have the same one, their numbers
+"""Fingerprints of the sources of an operator at a commit: where two commits have the same fingerprint, their numbers
 differ by noise alone."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _READS_ITSELF = {"__doc__", "__file__", "inspect"}
 """Names in a file that may make its text part of what it does."""
 _WORDS = {"idea", "outcome"}
-"""What a variant says about itself, for readers."""
+"""Arguments with which a variant describes itself for readers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class _Layout:
 
     @property
     def package(self) -> str:
-        """What its operators are imported from."""
+        """Package that the operators are imported from."""
         return self.project.operators.strip("/").replace("/", ".")
 
 

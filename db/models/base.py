@@ -1,4 +1,4 @@
-"""What all tables have in common: types, names of constraints, the moment a row was made."""
+"""Common parts of all tables: types, names of constraints, the time at which a row was made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured, and on what: repositories, commits, operators, variants, cases; devices, environments, workers."""
+"""Tables of code and machines: repositories, commits, operators, variants, cases; devices, environments, workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RepositoryRecord(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
     url: Mapped[str]
-    """What git clones: a path or a URL."""
+    """Address that git clones: a path or a URL."""
     definitions_url: Mapped[str | None]
     """Where its operators are defined; None where each commit defines its own."""
     definitions_ref: Mapped[str | None]
@@ -27,7 +27,7 @@ class RepositoryRecord(Base):
     branch: Mapped[str | None]
     """The branch whose history is watched; None for the one that git checks out by itself."""
     webhook_secret: Mapped[str | None]
-    """What pushes are signed with; None takes no webhooks."""
+    """Secret that signs pushes; with None the repository takes no webhooks."""
     status_url: Mapped[str | None]
     """Where commit statuses are sent, with {sha} in it; None sends none."""
     status_token: Mapped[str | None]
@@ -96,7 +96,7 @@ class BranchRecord(Base):
     itself, and where they share none."""
     fork_sha: Mapped[str | None]
     merge_base_sha: Mapped[str | None]
-    """What the branch is compared with: its newest common ancestor with the watched branch."""
+    """Commit that the branch is compared with: the newest common ancestor with the watched branch."""
     merged_sha: Mapped[str | None]
     """The commit of the watched branch that merged it; None while it is not merged."""
 

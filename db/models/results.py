@@ -1,4 +1,4 @@
-"""What was found: results, series, points, samples, traces, builds, bundles."""
+"""Tables of measurements: results, series, points, samples, traces, builds, bundles."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class TraceRecord(Base):
     sha256: Mapped[str]
     runtime_calls: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
     summary: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
-    """What else the trace says: launches, gaps, memory, operators with their kernels, the order of kernels."""
+    """Other contents of the trace: launches, gaps, memory, operators with their kernels, the order of kernels."""
     report: Mapped[bytes | None] = mapped_column(deferred=True)
     """Nsight Compute's file, where counters were asked for and permitted."""
     created_at: Mapped[datetime] = created()
@@ -183,8 +183,8 @@ class BuildRecord(Base):
     log: Mapped[str]
     resources: Mapped[list[Any]]
     compile_seconds: Mapped[float | None]
-    """What compilers and linker took when the library was built, for this commit or for an earlier one with the same
-    sources."""
+    """Seconds that compilers and linker took when the library was built, for this commit or for an earlier commit with
+    the same sources."""
     code_hash: Mapped[str] = mapped_column(server_default="")
     """Fingerprint of all machine code in the library; empty where it is unknown."""
     built_at: Mapped[datetime] = created()

@@ -1,4 +1,4 @@
-"""What is made of it: comparisons of two commits, regressions and what people said of them."""
+"""Tables of verdicts: comparisons of two commits, regressions and people's notes on regressions."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class RegressionRecord(Base):
     merged_as_id: Mapped[int | None] = mapped_column(ForeignKey("regressions.id", ondelete="SET NULL"), index=True)
     """The suspicion on the watched branch that it became when its branch was merged."""
     merge_cause: Mapped[str | None]
-    """What of the merge commit at its head changed something; None where the head is no merge."""
+    """Part of the merge commit at the head that caused the change; None where the head is no merge."""
     merged_base_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
     merged_head_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
     """The narrowest range of the merged branch that shows the change: the last good commit and the first bad one."""
@@ -169,7 +169,7 @@ class RegressionNoteRecord(Base):
     state: Mapped[str]
     note: Mapped[str]
     changes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
-    """What was changed with it, the state included, as {"assignee": [before, after], …}."""
+    """Fields that were changed with the note, the state included, as {"assignee": [before, after], …}."""
     created_at: Mapped[datetime] = created()
 
 
@@ -187,7 +187,7 @@ class MutedSeriesRecord(Base):
 
 
 class JobSourcesRecord(Base):
-    """What the operator of a bench was made of when it was judged, and what that says of the run."""
+    """Sources of a bench's operator when the bench was judged; shifts and drifts of the run with unchanged sources."""
 
     __tablename__ = "job_sources"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""What is to be done and who did it: submissions, jobs, runs, logs."""
+"""Tables of work: submissions, jobs, runs, logs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class SubmissionRecord(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
     request: Mapped[dict[str, Any]]
-    """What was asked for, as it was asked."""
+    """The request as the caller sent it."""
     idempotency_key: Mapped[str | None] = mapped_column(unique=True)
     priority: Mapped[int] = mapped_column(server_default="0")
     origin: Mapped[str] = mapped_column(server_default="api")
     """api | form | cli | webhook | comment | schedule | confirm | bundle | example."""
     base_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
-    """What a change is held against: the merge base of a pull request, the commit before a push."""
+    """Base of a change: the merge base of a pull request, the commit before a push."""
     schedule_id: Mapped[int | None] = mapped_column(ForeignKey("schedules.id", ondelete="SET NULL"), index=True)
     change_id: Mapped[int | None] = mapped_column(ForeignKey("change_requests.id", ondelete="SET NULL"))
     """The pull or merge request whose comment shows its report."""
@@ -58,7 +58,7 @@ class ScheduleRecord(Base):
     last_at: Mapped[datetime | None]
     next_at: Mapped[datetime | None]
     message: Mapped[str] = mapped_column(server_default="")
-    """What its last turn did, or why it did nothing."""
+    """Result of the last scheduled run, or the reason why the schedule did nothing."""
     created_at: Mapped[datetime] = created()
 
 
@@ -85,7 +85,7 @@ class CallbackRecord(Base):
     attempts: Mapped[int] = mapped_column(server_default="0")
     next_at: Mapped[datetime] = created()
     message: Mapped[str] = mapped_column(server_default="")
-    """What went wrong last."""
+    """The last error."""
     created_at: Mapped[datetime] = created()
     sent_at: Mapped[datetime | None]
     given_up_at: Mapped[datetime | None]
@@ -127,7 +127,7 @@ class JobRecord(Base):
     operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"))
     spec: Mapped[JobSpec]
-    """What the worker needs besides the columns, as JSON; see contract.spec.JobSpec."""
+    """Data that the worker needs besides the columns, as JSON; see contract.spec.JobSpec."""
     priority: Mapped[int] = mapped_column(server_default="0")
     state: Mapped[str] = mapped_column(server_default=JobState.QUEUED)
     attempt: Mapped[int] = mapped_column(server_default="0")
@@ -192,7 +192,7 @@ class RunRecord(Base):
     statuses: Mapped[dict[str, Any] | None]
     """Number of its results by status, once the server counted them; see db.tallies."""
     times: Mapped[dict[str, Any] | None]
-    """What it spent its time on, as JSON; see contract.activities.RunTimes."""
+    """Seconds of the run by activity, as JSON; see contract.activities.RunTimes."""
     yielded_to_job_id: Mapped[int | None]
     """The more urgent job that it made room for, which may have been deleted since."""
     started_at: Mapped[datetime] = created()
@@ -201,7 +201,7 @@ class RunRecord(Base):
 
 
 class PartialOutcomeRecord(Base):
-    """What interrupted runs of a job found; gone once the job has ended. See contract.outcome.PartialOutcome."""
+    """Findings of interrupted runs of a job; deleted once the job has ended. See contract.outcome.PartialOutcome."""
 
     __tablename__ = "partial_outcomes"
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)

@@ -109,7 +109,7 @@ class ErrorEvidence:
 
 @dataclass(frozen=True, slots=True)
 class RegressionEvidence:
-    """What was measured on both sides of a change; None where nothing is known."""
+    """Evidence from both sides of a change; None where nothing is known."""
 
     code: CodeEvidence | None
     bench: BenchEvidence | None

@@ -164,7 +164,7 @@ def find_repository(session: Session, name: str) -> RepositoryRow | None:
 
 
 def read_webhook_secret(session: Session, name: str) -> str | None:
-    """What webhooks of the repository are signed with; None where none is taken."""
+    """The secret that signs webhooks of the repository; None where the repository takes no webhooks."""
     found: str | None = fetch_scalar(session, "SELECT webhook_secret FROM repositories WHERE name = :name", name=name)
     return found
 
@@ -275,8 +275,8 @@ def list_suites(session: Session, repository_id: int) -> list[str]:
 def read_operator_entry(
     session: Session, repository_id: int, operator: str, line: HistoryLine = ALL_COMMITS
 ) -> dict[str, Any] | None:
-    """What the newest commit of a line whose file loaded says of the operator, as JSON; None when none did. See
-    contract.catalogue.OperatorEntry."""
+    """The catalogue entry of the operator at the newest commit of a line whose file loaded, as JSON; None when no file
+    loaded. See contract.catalogue.OperatorEntry."""
     sql = f"""
     SELECT entry FROM commits CROSS JOIN LATERAL jsonb_array_elements(catalogue -> 'operators') AS entry
     WHERE repository_id = :repository_id AND catalogue IS NOT NULL

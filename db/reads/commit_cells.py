@@ -211,7 +211,7 @@ def _read_cells(session: Session, commit: CommitRow, asked: Mapping[str, Any]) -
 def _read_specs(
     session: Session, run_ids: set[int | None]
 ) -> dict[int | None, tuple[JobSpec, DefinitionsVersion | None]]:
-    """What the jobs of the runs asked for, and what defined their operators, by run."""
+    """The specification of the job and the version of the operator's definitions of each run, by id of the run."""
     sql = """
     SELECT runs.id AS run_id, spec, definitions_url AS url, jobs.definitions_sha AS sha
     FROM runs JOIN jobs ON jobs.id = runs.job_id JOIN operators ON operators.id = jobs.operator_id
@@ -223,7 +223,7 @@ def _read_specs(
 
 
 class _Time(NamedTuple):
-    """What a bench measured. change: over the point before in its series."""
+    """Times of a bench in one series. change: over the previous point of the series."""
 
     series_id: int
     median_ns: float

@@ -46,8 +46,8 @@ def list_culprits(session: Session, commit_ids: Sequence[int]) -> list[CulpritRo
 
 
 class CommitRole(StrEnum):
-    """What a commit has to do with a change. cause: it is the one. candidate: one of several that may be. fix: it ended
-    the change."""
+    """Relation of a commit to a change. cause: the commit caused the change. candidate: one of several commits that may
+    have caused the change. fix: the commit ended the change."""
 
     CAUSE = "cause"
     CANDIDATE = "candidate"
@@ -128,7 +128,7 @@ SELECT {COLUMNS},
 
 
 def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail | None:
-    """What is known of a commit, given by its id or a unique prefix of it; None when it is unknown."""
+    """The details of a commit, given by its id or a unique prefix of the id; None when the commit is unknown."""
     commit = find_commit(session, repository_id, sha)
     if commit is None:
         return None

@@ -55,7 +55,7 @@ ORDER BY series.case_id, series.variant_id, comparisons.id
 
 
 def read_decision(session: Session, job_id: int) -> JobDecision:
-    """What a job compared in its newest run, and what it was a trial of."""
+    """The series that a job compared in its newest run, and the regression that the job was a trial of."""
     sql = "SELECT regression_id, purpose, answer, ratio, low, high FROM trials WHERE job_id = :job_id"
     regression = fetch_one(session, DecidedRegression, sql, job_id=job_id)
     return JobDecision(regression, fetch(session, ComparedSeries, _COMPARED, job_id=job_id))

@@ -48,7 +48,7 @@ class WorkerRow:
     isolation: str = ""
     """How far it shuts kernel code in: full | user | network | none."""
     missing_protections: list[str] = field(default_factory=list)
-    """What its host cannot keep from kernel code."""
+    """Protections against kernel code that the worker's host lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def list_environments(session: Session, device_id: int, limit: int = 50) -> list
 
 
 def read_health(session: Session, lease_seconds: float = LEASE_SECONDS) -> HealthRow:
-    """What is waiting and who is there to do it; cheap enough to be asked every second."""
+    """Counts of jobs, live workers and repositories, and size of the database; cheap enough to query every second."""
     sql = """
     SELECT (SELECT count(*) FROM jobs WHERE state = 'queued') AS queued,
            (SELECT count(*) FROM jobs WHERE state = 'running') AS running,

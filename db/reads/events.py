@@ -26,11 +26,12 @@ from warpwatch.db.regressions import (
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """What one cause did: changes in one direction and one range of commits, or in ranges that lie inside each other.
+    """Effects of one cause: changes in one direction and one range of commits, or in ranges that lie inside each other.
 
-    id, ratio and the range are those of its worst regression. open: how many of its regressions are new or
-    acknowledged. culprit_sha: the commit behind it, None while it is not known to be one. common: what all of them
-    share and nothing that stayed the same does, in words; empty where nothing simple tells them apart.
+    id, ratio and the range are those of the worst regression of the event. open: number of its regressions that are new
+    or acknowledged. culprit_sha: the commit behind the event, None while no commit is known to be the cause. common:
+    properties that all changed series share and no unchanged series has, in words; empty where no simple property tells
+    changed and unchanged series apart.
     """
 
     id: int
@@ -74,7 +75,8 @@ class QualityRow:
 OPEN = ("new", "acknowledged")
 """States in which a regression waits for somebody."""
 SUPERSEDED = "regressions.state = 'invalid' AND regressions.triaged_at IS NULL"
-"""What the service itself took for another one's wider range, or for the same change: no person called it invalid."""
+"""Regressions that the server itself took for the wider range of another regression, or for the same change: no person
+called them invalid."""
 
 # A range that is still wide belongs to the narrowest one inside it that is of one of its operators, and to all with the
 # same head. What the filters leave out counts here too, so that an event is the same whatever is asked for.
@@ -193,7 +195,7 @@ def _event(rows: list[RegressionRow]) -> EventRow:
 
 
 def list_choices(session: Session, repository_id: int) -> dict[str, list[str]]:
-    """What a list of regressions can be narrowed down to: names of operators, keys of devices, assignees, watchers."""
+    """The values of the filters for regressions: names of operators, keys of devices, assignees, watchers."""
     sql = """
     SELECT 'operator' AS what, name FROM operators WHERE repository_id = :repository_id
     UNION ALL SELECT 'device', key FROM devices

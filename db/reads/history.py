@@ -132,7 +132,7 @@ class SeriesChange:
 
 @dataclass(frozen=True, slots=True)
 class ReadingRow:
-    """What one run measured in one series.
+    """Measurement of one series in one run.
 
     Unlike points of a history, all runs of a commit count: repeats teach the noise.
     """
@@ -335,8 +335,8 @@ def _environments(session: Session, ids: set[int]) -> dict[int, dict[str, Any]]:
 
 
 def list_readings(session: Session, series_id: int, line: HistoryLine, limit: int = MAX_POINTS) -> list[ReadingRow]:
-    """What the newest right runs of a series on a line measured, several per commit where it was repeated; in order of
-    history, then of time."""
+    """The measurements of the newest right runs of a series on a line, several for a commit that was measured several
+    times; in order of history, then of time."""
     sql = f"""
     SELECT commits.sha AS commit_sha, newest.commit_id, newest.ordinal, newest.environment_id,
          devices.kind AS device_kind,

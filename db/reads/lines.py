@@ -178,9 +178,11 @@ def list_branch_names(session: Session, repository_id: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class RepositorySource:
-    """What reading the branches of a repository starts from. branch: the watched one, None for the default one.
+    """Stored state from which the branches of a repository are read. branch: the watched branch, None for the default
+    branch.
 
-    watched: name of the branch that is stored as the watched one. commits: how many are stored, and the newest's id.
+    watched: name of the branch that is stored as the watched branch. commits: number of stored commits, and the id of
+    the newest commit.
     """
 
     id: int

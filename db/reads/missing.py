@@ -169,7 +169,7 @@ WHERE id = ANY(:commits) AND catalogue IS NOT NULL
 
 
 class _Entry(NamedTuple):
-    """What the catalogue says of one operator; cases with the suites they belong to."""
+    """Variants and cases of one operator in the catalogue; cases with the suites they belong to."""
 
     variants: set[str]
     cases: dict[str, list[str]]
@@ -192,7 +192,7 @@ class _Thinned:
 
 
 def list_missing(session: Session, now: datetime, repository_id: int | None = None) -> Iterator[MissingResults]:
-    """What is missing of one repository, or of all."""
+    """The missing results of one repository, or of all repositories."""
     lines: dict[tuple[int, str, int], list[_Measured]] = defaultdict(list)
     for row in _read_histories(session, repository_id):
         if now - row.measured_at < timedelta(days=MISSING_DAYS):

@@ -61,7 +61,7 @@ class ReleaseReading:
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """What a check said of one variant on one case at one commit."""
+    """Result of a check of one variant on one case at one commit."""
 
     variant_id: int
     case_id: int
@@ -75,7 +75,7 @@ class CheckRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundsRow:
-    """What a compare job measured of one series; base_ns[i] and head_ns[i] were taken beside each other."""
+    """Rounds of a compare job in one series; base_ns[i] and head_ns[i] were measured beside each other."""
 
     series_id: int
     status: str
@@ -151,8 +151,8 @@ ORDER BY new.series_id, release.ordinal, near.ordinal, near.id
 
 
 def list_release_readings(session: Session, job_id: int) -> list[ReleaseReading]:
-    """What every series to which a bench job's newest run added a right point in the primary metric read at the newest
-    releases before, by series and release, oldest first."""
+    """The measurements at the newest releases before a bench job, of every series to which the job's newest run added a
+    right point in the primary metric; by series and release, oldest first."""
     return fetch(session, ReleaseReading, _RELEASES, job_id=job_id)
 
 
@@ -189,8 +189,8 @@ ORDER BY results.variant_id, results.case_id, near.ordinal, near.id DESC
 
 
 def list_checks_around(session: Session, job_id: int) -> list[CheckRow]:
-    """What a check job's newest run said, beside what other commits near it are known to be, by variant and case,
-    oldest commit first.
+    """The results of a check job's newest run, beside the known results of other commits near its commit, by variant
+    and case, oldest commit first.
 
     Of a commit that was checked several times the newest row comes first.
     """

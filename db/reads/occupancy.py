@@ -42,7 +42,7 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """What a run that ended spent its time on. seconds: from start to end. results: of variants on cases."""
+    """Times of a run that ended. seconds: from start to end. results: number of results of variants on cases."""
 
     device_id: int
     kind: str

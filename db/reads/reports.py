@@ -350,7 +350,7 @@ class _Contents:
 
 
 def list_reported_series(session: Session, submission_id: int) -> list[ReportedSeries]:
-    """What a submission measured, without what cannot run on its device."""
+    """The series that a submission measured, without those that cannot run on its device."""
     sql = """
     SELECT DISTINCT operators.name AS operator, variants.name AS variant, cases.key AS case, devices.key AS device
     FROM jobs
@@ -372,7 +372,7 @@ def count_pending(session: Session, submission_id: int) -> int:
 
 
 def read_report_facts(session: Session, submission_id: int) -> ReportFacts | None:
-    """What a report on a submission is made from; None when it is unknown."""
+    """The facts for a report on a submission; None when the submission is unknown."""
     found = fetch_one(session, ReportFacts, _HEAD, id=submission_id)
     if found is None:
         return None

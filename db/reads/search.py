@@ -93,7 +93,7 @@ _MOST_SKIPPED = 1000
 def search(
     session: Session, repository_id: int, text: str, before: int | None = None, limit: int = 20
 ) -> Page[SearchRow]:
-    """What matches every word of the text, the most specific kind first; `before` counts the rows of earlier pages."""
+    """Rows that match every word of the text, the most specific kind first; `before` counts rows of earlier pages."""
     words = text.split()[:8]
     if not words:
         return Page([], None)

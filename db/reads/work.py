@@ -21,7 +21,7 @@ from warpwatch.db.reads.query import PRIMARY_METRIC, Page, fetch, fetch_one, fet
 
 @dataclass(frozen=True, slots=True)
 class JobStatusRow:
-    """What a page follows while a job runs. run_id is its newest attempt's, None before the first."""
+    """Status of a job, for pages that follow a running job. run_id: of the newest attempt, None before the first."""
 
     job_id: int
     state: str
@@ -113,9 +113,9 @@ class RunRow:
     started_at: datetime
     finished_at: datetime | None
     times: RunTimes | None
-    """What it spent its time on; None while it runs, and where nobody measured it."""
+    """Seconds of the run by activity; None while the run goes on, and where nobody measured them."""
     rest_seconds: float | None
-    """What it took besides `times`."""
+    """Seconds of the run besides `times`."""
     yielded_to_job_id: int | None
     """The more urgent job that it made room for, where its state is `yielded`."""
     card: Card | None = None
@@ -155,7 +155,7 @@ class JobDetail:
     replay: str
     device_kind: str
     decision: JobDecision
-    """What it compared, and the regression it decided."""
+    """Series that the job compared, and the regression that the job decided."""
     struck_out_reason: str | None = None
     definitions: DefinitionsVersion | None = None
 

@@ -50,7 +50,7 @@ RETRY_SECONDS = 0.2
 OUTAGES = (None, 502, 503, 504)
 """Statuses of a server that is away, or whose proxy or database says so."""
 _GIT_FAILED = 502
-"""What the server itself answers where git fails. The same of a proxy is no problem in JSON."""
+"""Status that the server itself returns where git fails. The same status of a proxy comes without a problem in JSON."""
 
 
 class ApiError(RuntimeError):

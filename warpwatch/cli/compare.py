@@ -33,14 +33,14 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Comparing:
-    """What all comparisons of one call share."""
+    """Request and tools that all comparisons of one call share."""
 
     request: JobRequest
     tools: Tools
     reporter: Reporter
 
     def effects(self, old: str, new: str, pairs: list[Pair] | None = None) -> dict[Pair, OriginEffect]:
-        """What the second toolchain did to every pair that could be measured."""
+        """The effect of the second toolchain on every pair that could be measured."""
         from warpwatch.server.verdicts.attribution import judge_toolchains
         from warpwatch.worker.execution import execute
 

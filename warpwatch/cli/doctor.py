@@ -53,7 +53,7 @@ REMEDIES = {
     "memory": "shared memory is not limited: run the worker in a control group of its own (systemd: Delegate=yes)",
     "system_calls": "use a kernel with seccomp filters, on x86-64 or aarch64",
 }
-"""What to do about a protection that the host does not give."""
+"""Remedies for a protection that the host does not give."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def _registered(file: str, text: str, texts: dict[str, str]) -> Iterator[Operato
 
 
 def _bound(file: str, text: str, texts: dict[str, str], build: BuildSketch) -> Iterator[OperatorSketch]:
-    """What the blocks of pybind11 and TORCH_LIBRARY define."""
+    """The operators that the blocks of pybind11 and TORCH_LIBRARY define."""
     blocks = list(_MODULE.finditer(text))
     for number, block in enumerate(blocks):
         end = blocks[number + 1].start() if number + 1 < len(blocks) else len(text)
@@ -161,7 +161,7 @@ def _native_globs(files: RepositoryFiles) -> tuple[str, ...]:
 
 
 def _inputs(files: RepositoryFiles, setup: list[ast.AST]) -> tuple[str, ...]:
-    """What setup.py reads: the usual files, and every file or folder that it or pyproject.toml names."""
+    """The inputs of setup.py: the usual files, and every file or folder that setup.py or pyproject.toml names."""
     texts = [node.value for node in setup if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     names = {text.removeprefix("./").rstrip("/") for text in (*texts, *_texts(_toml(files)))}
     named = {name for name in names if name in files.names_set} | {name for name in _SETUP_FILES if files.text(name)}

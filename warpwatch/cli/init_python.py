@@ -46,7 +46,7 @@ class PackageFile:
 
     @cached_property
     def imports(self) -> dict[str, str]:
-        """What local names stand for, as dotted names."""
+        """The dotted names that local names stand for."""
         names: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -185,7 +185,8 @@ def _libraries(module: PackageFile) -> dict[str, str]:
 
 
 def _launchers(modules: list[PackageFile], custom: set[str]) -> Iterator[OperatorSketch]:
-    """What launches Triton kernels: each autograd function, and each other function that nothing listed calls."""
+    """The functions that launch Triton kernels: each autograd function, and each other function that no listed function
+    calls."""
     kernels = {name for module in modules for name, node in module.definitions.items() if _is_kernel(module, node)}
     places = {
         f"{module.name}.{name}": (module, node) for module in modules for name, node in module.definitions.items()

@@ -1,4 +1,4 @@
-"""What `warpwatch kron` runs.
+"""Implementation of `warpwatch kron`.
 
 Data, calls and tolerances are the harness's own, so that this command and a job agree.
 """

@@ -85,8 +85,8 @@ def parse_toolchains(text: str | None) -> tuple[str, str] | None:
 
 
 def pairs_of(spec: JobSpec) -> list[tuple[str, str]] | None:
-    """What a comparison measures: the pairs, or every variant on every case where both are named; None where neither is
-    so, which takes all that the head has."""
+    """The pairs that a comparison measures: the named pairs, or every variant on every case where both are named; None
+    where neither is named, which takes all pairs of the head."""
     return spec.pairs or [(variant, case) for case in spec.cases or () for variant in spec.variants or ()] or None
 
 

@@ -1,4 +1,4 @@
-"""What a terminal shows while commits are measured."""
+"""Display of progress in a terminal while commits are measured."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _add_comparison(row: _Row, comparison: Comparison, verdict: PairVerdict) -> 
 
 
 def _describe_limits(comparison: Comparison, verdict: PairVerdict) -> str:
-    """What inconclusive rounds exclude."""
+    """The changes that inconclusive rounds exclude."""
     if comparison.reason is not None:
         return f": {_CONTROLS.get(comparison.reason, comparison.reason)}"
     return ": no larger change" if verdict.low is not None else ": too few rounds exclude nothing"

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from warpwatch.worker.tools import Tools
 
 KINDS = ("check", "bench", "profile")
-"""What is done where --kinds is not given; compare needs --base."""
+"""Kinds of jobs that run where --kinds is not given; compare needs --base."""
 console = Console()
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What the command line asks for. operators: None means all. base: the commit that comparisons measure beside
-    each of the others."""
+    """Request of the command line. operators: None means all operators. base: the commit that comparisons measure
+    beside each of the other commits."""
 
     operators: list[str] | None
     kinds: list[JobKind]

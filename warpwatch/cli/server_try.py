@@ -52,7 +52,7 @@ def is_remote(server: str | None, device: str) -> bool:
 def try_on_server(
     request: WorkingTreeRequest, tree: WorkingTree, base_sha: str, target: ServerTarget
 ) -> list[tuple[str, OperatorResult]]:
-    """What the server's device found, by operator; ApiError where it could not be measured."""
+    """The results of the server's device, by operator; ApiError where the device could not measure."""
     client = Client(target.url or load_settings().server_url)
     name, _ = choose_repository(client, target.name, tree.root)
     device = _choose_device(client, target.device)
@@ -115,7 +115,7 @@ def _follow(client: Client, number: int, device: str) -> list[dict[str, Any]]:
 
 
 def _note(jobs: Sequence[dict[str, Any]]) -> str:
-    """What the running job does; before one runs, how many jobs come first."""
+    """The step of the running job; before a job runs, the number of jobs that come first."""
     for job in jobs:
         if job["state"] == JobState.RUNNING:
             step = (job["progress"] or {}).get("text", "")

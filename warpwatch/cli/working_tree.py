@@ -48,8 +48,9 @@ console = Console()
 
 @dataclass(frozen=True, slots=True)
 class WorkingTreeRequest:
-    """What the command line asks for. operators: empty means those that differ from the base. definitions: where they
-    are defined, None for the working tree itself. seconds: that the rounds of an operator may take."""
+    """Request of the command line. operators: empty means the operators that differ from the base. definitions: where
+    the operators are defined, None for the working tree itself. seconds: time that the rounds of an operator may
+    take."""
 
     operators: list[str]
     cases: list[str]
@@ -372,8 +373,8 @@ def _spare_compilers(head: Checkout, entry: OperatorEntry, pairs: Sequence[tuple
 
 @dataclass(frozen=True, slots=True)
 class OperatorResult:
-    """What was measured of one operator. code: lines on machine code, none without native code. same: variants that
-    were left out, as their code is the same. times: what the seconds went to, where this machine measured."""
+    """Results of one operator. code: lines on machine code, none without native code. same: variants that were left
+    out, as their code is the same. times: seconds by activity, where this machine measured."""
 
     table: ResultTable
     code: list[str]

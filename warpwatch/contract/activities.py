@@ -13,13 +13,13 @@ _SHOWN_SECONDS = 0.1
 
 
 class Activity(StrEnum):
-    """What a run spends its time on.
+    """Activities that take the time of a run.
 
     checkout: fetching the commit and laying out its files. compile: native libraries, before a child needs them. start:
-    of children, up to the catalogue of operators. inputs: drawing them. oracle: the float64 reference. warm_up: first
-    calls, whatever compilers do in them, and the calibration of the timer. samples: timing, and recording traces.
-    verify: everything else of a check, and of a bench what proves its timed results. record: reading and compressing
-    traces, and writing the results.
+    start of children, up to the catalogue of operators. inputs: drawing the inputs. oracle: the float64 reference.
+    warm_up: first calls, the work of compilers in them, and the calibration of the timer. samples: timing, and
+    recording traces. verify: everything else of a check, and the part of a bench that proves its timed results. record:
+    reading and compressing traces, and writing the results.
     """
 
     CHECKOUT = "checkout"
@@ -61,7 +61,7 @@ class RunTimes:
         return sum(self.by_activity().values())
 
     def __str__(self) -> str:
-        """What most of the seconds went to, such as "samples 1.4 s, warm up 0.8 s"."""
+        """The activities that took most of the seconds, such as "samples 1.4 s, warm up 0.8 s"."""
         longest = sorted(self.by_activity().items(), key=lambda item: -item[1])
         return ", ".join(
             f"{name.replace('_', ' ')} {seconds:.1f} s" for name, seconds in longest if seconds >= _SHOWN_SECONDS
@@ -79,8 +79,8 @@ class RunTimes:
         return replace(self, **{activity: getattr(self, activity) + seconds})
 
     def at_once(self, seconds: float) -> RunTimes:
-        """What children did beside each other in so many seconds: samples count in full, because one child at a time
-        takes some, and all else shares the rest."""
+        """The times of children that ran beside each other for so many seconds: samples count in full, because one
+        child at a time takes samples, and all other activities share the rest."""
         samples = min(self.samples, seconds)
         return replace(replace(self, samples=0.0).within(seconds - samples), samples=samples)
 

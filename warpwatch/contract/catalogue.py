@@ -1,4 +1,4 @@
-"""What a commit has to measure: operators with their variants and cases."""
+"""Catalogue of a commit: operators with their variants and cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker and the service say to each other: who the worker is, the job it gets, and how its run ends."""
+"""Messages between a worker and the server: the description of the worker, the job it gets, and the end of its run."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def worker_key_file(home: Path) -> Path:
 
 
 def undelivered_folder(home: Path) -> Path:
-    """What workers could not deliver to their server yet."""
+    """Folder of the ends of runs that workers could not deliver to their server yet."""
     return home / "undelivered"
 
 

@@ -88,12 +88,12 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What a set of samples looks like besides its median.
+    """Shape of a set of samples besides its median.
 
-    drift: change from the first sample to the last over the median; drift_chance: how likely such a trend is where
-    there is none. modes: both modes of a bimodal set, the larger first, else none. autocorrelation: of neighbours, by
-    rank. outliers: share of samples far from every mode. effective: number of independent samples that would know the
-    median as well.
+    drift: change from the first sample to the last over the median; drift_chance: how likely such a trend is in samples
+    without a trend. modes: both modes of a bimodal set, the larger first, otherwise none. autocorrelation: of
+    neighbours, by rank. outliers: share of samples far from every mode. effective: number of independent samples that
+    would give the median as precisely.
     """
 
     drift: float

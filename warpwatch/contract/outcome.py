@@ -67,9 +67,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class PartialOutcome:
-    """What a run found before it was interrupted; the next run of the job measures the rest.
+    """Findings of a run before it was interrupted; the next run of the job measures the rest.
 
-    environment_key: of what it was measured with, since findings of two environments are not one outcome. comparisons:
+    environment_key: environment of the findings, since findings of two environments are not one outcome. comparisons:
     with the rounds that every undecided pair has.
     """
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 AWAITED = 3
-"""What somebody waits for: a change request, CI, anything that is held against a baseline. Trials that its answer
-depends on inherit it."""
+"""Jobs that somebody waits for: a change request, CI, any comparison with a baseline. Trials that the answer depends on
+inherit this priority."""
 HURRIED = 1
 """A trial whose turn it is, because trials had less than their share of the device."""
 ORDINARY = 0

@@ -1,7 +1,7 @@
-"""What paired rounds show: the interval of a median, when fewer rounds than planned decide a comparison, and whether
-its controls let it decide anything.
+"""Statistics of paired rounds: the interval of a median, when fewer rounds than planned decide a comparison, and
+whether its controls let it decide anything.
 
-The worker stops by this rule and the server decides by it, so that both agree on every stored round.
+The worker stops by this rule and the server decides by the same rule, so that both agree on every stored round.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ class CellRounds:
 def judge_controls(
     again: Sequence[float], waited: Sequence[float], device_kind: str, ratios: Sequence[float] = ()
 ) -> Reason | None:
-    """What the controls of a comparison say against it; None where they held, or are fewer than three.
+    """The reason why the controls of a comparison invalidate it; None where the controls held, or are fewer than three.
 
     again: the base over itself in every round; waited: the base with a wait over the base. ratios: the head over the
-    base. A base that differs from itself by as much, either way, shows no change.
+    base. Where the base differs from itself by as much as from the head, either way, the comparison shows no change.
     """
     moved, noticed = interval_of_rounds(again), interval_of_rounds(waited)
     bound = early_ratio(CONFIRMED[device_kind], max(1, len(again)))

@@ -1,4 +1,4 @@
-"""What one job measures and how: its specification, the request that a worker executes, and its command lines."""
+"""Specification of one job, the request that a worker executes, and the command lines of the job."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class KnownNames:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a job measures besides its kind, commit, operator and device.
+    """Specification of a job besides its kind, commit, operator and device.
 
-    suite: "quick" | "full" …; cases, by key, replace it. variants, cases: None means all. case_limit: how many of the
-    suite's cases, None means all. budget_ns: time for one variant on one case, None means BUDGET_NS. rounds, stop,
-    pairs (variant, case): of a comparison; rounds None means contract.rounds.ROUNDS, stop None takes all of them.
-    sanitize: a name of SANITIZERS, for checks. known: see KnownNames; it asks for nothing. toolchains: of a comparison,
-    those that the base and the head are built and run with; see worker.toolchains.
+    suite: "quick" | "full" …; cases, by key, replace the suite. variants, cases: None means all. case_limit: how many
+    of the suite's cases, None means all. budget_ns: time for one variant on one case, None means BUDGET_NS. rounds,
+    stop, pairs (variant, case): of a comparison; rounds None means contract.rounds.ROUNDS, stop None takes all rounds.
+    sanitize: a name of SANITIZERS, for checks. known: see KnownNames; the field asks for nothing. toolchains: of a
+    comparison, the toolchains that build and run the base and the head; see worker.toolchains.
     """
 
     suite: str = "quick"

@@ -72,22 +72,23 @@ HOST_REASONS = frozenset({Reason.DISK_FULL, Reason.HOST_FAULT, Reason.UNFIT_DEVI
 
 
 class Fault(StrEnum):
-    """What is wrong with a variant. A fault is about subjects, which are named in parentheses.
+    """Fault of a variant. A fault is about subjects, which are named in parentheses.
 
     wrong_values (tensors). wrong_form: number, type, shape, dtype or device (tensors). missing_gradient (tensors).
     modified_input (inputs). overwritten_result: by the next call (tensors). shared_result: two calls return the same
     memory (tensors). unfinished: work goes on after the call has returned (tensors, or threads). other_stream: work on
-    a stream that the current one does not wait for. lazy_result: computed when it is read. cached_result: kept from
-    other inputs, or from the replay before. skipped_launch: left out while a CUDA graph is captured. prepared_answer:
-    computed by `prepare`. times_disagree: one way to time a call contradicts another (metrics). searched_memory: found
-    or altered in the harness's memory (what was altered). detected_timer: right only when nothing times it.
-    unwritten_result. reduced_precision (precisions). replaced_function: of the harness or torch (functions).
-    changed_setting: of the process (settings). out_of_bounds: writes outside its memory. special_values: swallows or
-    spreads NaN and infinities. opcheck: the torch operator is registered wrongly (torch operators). probe: right in
-    plain runs, wrong in a probe (probes). sanitizer: a sanitizer reports it (the sanitizer). implausible_time: faster
-    than the device can be, or more time than passed. forged_reply: written by kernel code. missing_module: imported and
-    not there (modules). bad_definition: the definition beside a commit raises when it is loaded with it.
-    build_timed_out, build_full_disk, build_offline: what a build of the commit lacked: time, room, the network.
+    a stream that the current one does not wait for. lazy_result: computed when the result is read. cached_result: kept
+    from other inputs, or from the replay before. skipped_launch: left out while a CUDA graph is captured.
+    prepared_answer: computed by `prepare`. times_disagree: one way to time a call contradicts another (metrics).
+    searched_memory: found or altered in the harness's memory (what was altered). detected_timer: right only when
+    nothing times the variant. unwritten_result. reduced_precision (precisions). replaced_function: of the harness or
+    torch (functions). changed_setting: of the process (settings). out_of_bounds: writes outside its memory.
+    special_values: swallows or spreads NaN and infinities. opcheck: the torch operator is registered wrongly (torch
+    operators). probe: right in plain runs, wrong in a probe (probes). sanitizer: a sanitizer reports an error (the
+    sanitizer). implausible_time: faster than the device can be, or more time than passed. forged_reply: written by
+    kernel code. missing_module: imported and not there (modules). bad_definition: the definition beside a commit raises
+    when it is loaded with the commit. build_timed_out, build_full_disk, build_offline: what a build of the commit
+    lacked: time, room, the network.
     """
 
     WRONG_VALUES = "wrong_values"
@@ -160,11 +161,11 @@ afterwards where they stopped. A profile is of few cells: it is done before a jo
 
 
 class LaneUse(StrEnum):
-    """What a child uses beside other children of its job, of which one at a time has the device.
+    """Resource that a child uses beside other children of its job; one child at a time has the device.
 
-    none: compilers work for it, or it does nothing. opening: it starts, at the same time as others may. host: it
-    captures CUDA graphs, and nothing of it runs on the device. device: nothing of another child runs there. quiet: it
-    times its host as well, so no other child captures.
+    none: compilers work for the child, or the child does nothing. opening: the child starts, at the same time as other
+    children may. host: the child captures CUDA graphs, and nothing of the child runs on the device. device: nothing of
+    another child runs on the device. quiet: the child times its host as well, so no other child captures.
     """
 
     NONE = "none"
@@ -197,8 +198,7 @@ class ChangeDirection(StrEnum):
 
 
 class Cause(StrEnum):
-    """What gave rise to a suspicion: times in history, machine code that changed where history sees too little, or a
-    status."""
+    """Cause of a suspicion: times in history, machine code that changed where history sees too little, or a status."""
 
     HISTORY = "history"
     CODE = "code"
@@ -206,7 +206,7 @@ class Cause(StrEnum):
 
 
 class ChangeOrigin(StrEnum):
-    """What made a time change: the commit, the toolchain, both or neither; unknown while rounds do not tell."""
+    """Origin of a change of a time: the commit, the toolchain, both or neither; unknown while rounds do not tell."""
 
     CODE = "code"
     TOOLCHAIN = "toolchain"
@@ -216,10 +216,10 @@ class ChangeOrigin(StrEnum):
 
 
 class MergeCause(StrEnum):
-    """What of a merge commit changed an operator.
+    """Part of a merge commit that changed an operator.
 
-    branch: commits of the branch that it merged. merge: the merge itself, as neither side shows the change alone.
-    unknown: the merged branch could not be measured, or its trials were unsure.
+    branch: commits of the merged branch. merge: the merge itself, as neither side shows the change alone. unknown: the
+    merged branch could not be measured, or its trials were unsure.
     """
 
     BRANCH = "branch"
@@ -238,7 +238,7 @@ class Purpose(StrEnum):
 
 
 class Answer(StrEnum):
-    """What a trial said of its two commits. `skipped`: its commit cannot be measured, so that another one is tried."""
+    """Result of a trial of two commits. `skipped`: its commit cannot be measured, so another commit is tried."""
 
     PENDING = "pending"
     CHANGED = "changed"
@@ -288,9 +288,10 @@ class BranchKind(StrEnum):
 
 
 class Triage(StrEnum):
-    """What became of a confirmed change, by evidence or by people; any state may follow any other, with a note.
+    """State of a confirmed change, set by evidence or by people; any state may follow any other, with a note.
 
-    fixed: a later commit undid its effect. reverted: a later commit has the sources of before again.
+    fixed: a later commit undid the effect of the change. reverted: a later commit has the sources from before the
+    change again.
     """
 
     NEW = "new"
@@ -302,7 +303,7 @@ class Triage(StrEnum):
 
 
 class RetentionKind(StrEnum):
-    """What a repository may keep for a limited time. builds: the logs of compilers; mirror: the server's clone."""
+    """Data that a repository may keep for a limited time. builds: the logs of compilers; mirror: the server's clone."""
 
     SAMPLES = "samples"
     TRACES = "traces"
@@ -312,11 +313,11 @@ class RetentionKind(StrEnum):
 
 
 class NoticeKind(StrEnum):
-    """What a channel tells people of.
+    """Kind of event that a channel reports to people.
 
-    confirmed: something became slower. broken: something fails that passed. settled: nothing is left to be measured for
-    it. fixed: a later commit ended it. alarm: something blocks measurement. digest: the week, every Monday. test: that
-    the channel works, when somebody asks.
+    confirmed: an operator became slower. broken: an operator fails that passed. settled: nothing is left to be measured
+    for the change. fixed: a later commit ended the change. alarm: a problem blocks measurement. digest: the week, every
+    Monday. test: the channel works, when somebody asks for a test.
     """
 
     CONFIRMED = "confirmed"
@@ -329,17 +330,17 @@ class NoticeKind(StrEnum):
 
 
 class ForgeKind(StrEnum):
-    """What a code host speaks."""
+    """API that a code host offers."""
 
     GITHUB = "github"
     GITLAB = "gitlab"
 
 
 class ForgeState(StrEnum):
-    """What became of the newest request to a repository's forge.
+    """Result of the newest request to a repository's forge.
 
-    unknown: none was made since the settings changed. missing: the app is not installed, or the project does not exist.
-    refused: the key or token is not valid, or lacks a permission. unreachable: no answer.
+    unknown: no request was made since the settings changed. missing: the app is not installed, or the project does not
+    exist. refused: the key or token is not valid, or lacks a permission. unreachable: no answer.
     """
 
     UNKNOWN = "unknown"
@@ -350,8 +351,8 @@ class ForgeState(StrEnum):
 
 
 class ForgeMessageKind(StrEnum):
-    """What a forge is sent, or asked: whether it is linked, a check run, the comment of a change request, what a member
-    commands, the reaction to that, an issue of a regression."""
+    """Kind of message or request to a forge: whether the repository is linked, a check run, the comment of a change
+    request, the command of a member, the reaction to the command, an issue of a regression."""
 
     LINK = "link"
     CHECK_RUN = "check_run"
@@ -362,9 +363,9 @@ class ForgeMessageKind(StrEnum):
 
 
 class TokenScope(StrEnum):
-    """What a personal token may do; each includes those before it.
+    """Permissions of a personal token; each scope includes the scopes before it.
 
-    read: see everything. submit: have something measured. triage: say what becomes of changes and results. administer:
+    read: see everything. submit: request measurements. triage: decide what becomes of changes and results. administer:
     everything else, such as repositories, channels and tokens.
     """
 
@@ -375,7 +376,7 @@ class TokenScope(StrEnum):
 
 
 class AccountRole(StrEnum):
-    """What the person of an account may do: the same as a token of the scope in the same place of TokenScope."""
+    """Permissions of the person of an account: the same as of a token of the scope in the same place of TokenScope."""
 
     VIEWER = "viewer"
     SUBMITTER = "submitter"

@@ -25,7 +25,7 @@ from warpwatch.formats.model import (
 
 SCHEMAS = (1,)
 _FACTS = ("num_cpus", "cpu_scaling_enabled", "aslr_enabled", "caches", "library_version", "library_build_type")
-"""What stays the same between two runs on one machine; date, load and clock do not."""
+"""Facts that stay the same between two runs on one machine; date, load and clock do not."""
 
 
 def read(values: dict[str, Any], _: dict[str, bytes]) -> ForeignResults:

@@ -1,4 +1,4 @@
-"""What every reader returns, and the checks that all formats share."""
+"""Types that every reader returns, and the checks that all formats share."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _NUMBER = re.compile(r"-?\d{1,15}")
 
 
 class FormatFault(StrEnum):
-    """What is wrong with a file of results.
+    """Fault of a file of results.
 
-    truncated: it ends in the middle. invalid: it is not of the format. too_large: more bytes, objects or samples than
-    are read. unknown_version: a version of the format that no reader knows. empty: it holds no benchmark.
-    unknown_format: there is no reader of this name.
+    truncated: the file ends in the middle. invalid: the file is not of the format. too_large: more bytes, objects or
+    samples than are read. unknown_version: a version of the format that no reader knows. empty: the file holds no
+    benchmark. unknown_format: there is no reader of this name.
     """
 
     TRUNCATED = "truncated"

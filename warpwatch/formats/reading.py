@@ -44,7 +44,7 @@ def read_results(name: str, data: bytes, fetch: Fetch = lambda _: None) -> Forei
 
 
 def strip_preamble(printed: bytes) -> bytes:
-    """What a program printed from the first line on that begins a JSON object: others print a greeting before it."""
+    """Removes a greeting that a program printed before the first line that begins a JSON object."""
     if printed.startswith(b"{"):
         return printed
     start = printed.find(b"\n{")
