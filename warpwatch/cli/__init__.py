@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from warpwatch.cli import (
+# Each module adds its commands to `app` when it is imported.
+from warpwatch.cli import (  # noqa: F401
     build,
     channel,
     compare,
@@ -32,31 +33,6 @@ from warpwatch.cli import (
     working_tree,
 )
 from warpwatch.cli.app import app
-
-COMMANDS = (
-    credentials,
-    build,
-    channel,
-    compare,
-    database,
-    doctor,
-    exam,
-    forge,
-    init,
-    kron,
-    prove,
-    repository,
-    results_files,
-    run,
-    schedule,
-    serve,
-    submit,
-    tokenizer,
-    up,
-    worker,
-    working_tree,
-)
-"""Modules that add their commands to `app` when they are imported."""
 
 
 def main() -> None:
