@@ -34,6 +34,57 @@ LEAVES = {
 PYTHON_LINES, FUNCTION_LINES, NATIVE_LINES, TEMPLATE_LINES = 800, 60, 650, 200
 
 
+ROOMS = {
+    "warpwatch.contract": "contract",
+    "warpwatch": "sdk",
+    "kernels": "kernels",
+    **dict.fromkeys(LEAVES - {"warpwatch._toolchain"}, "repo"),
+    "warpwatch.worker.harness": "harness",
+    "warpwatch.worker": "worker",
+    "warpwatch.db": "db",
+    **dict.fromkeys([f"warpwatch.server.{name}" for name in ("verdicts", "judge", "history")], "judge"),
+    "warpwatch.server.http": "access",
+    **dict.fromkeys([f"warpwatch.server.{name}" for name in ("intake", "reports")], "intake"),
+    **dict.fromkeys([f"warpwatch.server.{name}" for name in ("forge", "threads")], "integrations"),
+    "warpwatch.server": "web",
+    **dict.fromkeys(("warpwatch.cli", "warpwatch.__main__"), "cli"),
+}
+"""The room of each module: that of the longest name that it begins with."""
+BELOW = {
+    "contract": set[str](),
+    "sdk": {"contract"},
+    "kernels": {"sdk"},
+    "repo": {"contract"},
+    "harness": {"sdk", "contract"},
+    "worker": {"repo", "contract"},
+    "db": {"contract"},
+    "judge": {"repo", "db", "contract"},
+    "access": {"repo", "db", "contract"},
+    "intake": {"judge", "access", "repo", "db", "contract"},
+    "integrations": {"intake", "judge", "access", "repo", "db", "contract"},
+    "web": {"integrations", "intake", "judge", "access", "repo", "db", "contract"},
+    "cli": {*ROOMS.values()},
+}
+"""The rooms that each room may import."""
+UPWARD = {
+    ("warpwatch.loading", "warpwatch.settings"),
+    ("warpwatch.worker.headers", "warpwatch._toolchain"),
+    ("warpwatch.server.history.commits", "warpwatch.server.http.problems"),
+    ("warpwatch.server.history.definitions", "warpwatch.server.http.problems"),
+    ("warpwatch.server.judge.interpreter", "warpwatch.server.threads.background"),
+    ("warpwatch.server.http.metrics", "warpwatch.server.threads.background"),
+    ("warpwatch.server.http.alarm_cache", "warpwatch.server.intake.space"),
+    ("warpwatch.server.http.alarm_cache", "warpwatch.server.explanation.alarms"),
+    ("warpwatch.server.intake.commands", "warpwatch.server.forge.client"),
+    ("warpwatch.server.reports.build", "warpwatch.server.figures.formats"),
+    ("warpwatch.server.reports.issues", "warpwatch.server.figures.formats"),
+    ("warpwatch.server.reports.notices", "warpwatch.server.figures.formats"),
+    ("warpwatch.server.reports.notices", "warpwatch.server.explanation.alarms"),
+    ("warpwatch.server.reports.words", "warpwatch.server.figures.formats"),
+}
+"""Imports against that order, which the test holds to these: a leaf in the wrong room each."""
+
+
 def python_files() -> list[Path]:
     # What lies under adversaries are users' repositories, which import nothing of ours but the SDK.
     skipped = {"versions", "adversaries"}
@@ -80,6 +131,16 @@ def owner_of(module: str) -> str:
     return parts[0]
 
 
+def module_of(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(["warpwatch", *parts] if parts[0] in LINKED else parts).removesuffix(".__init__")
+
+
+def room_of(module: str) -> str:
+    names = [name for name in ROOMS if f"{module}.".startswith(f"{name}.")]
+    return ROOMS[max(names, key=len)]
+
+
 def is_allowed(layer: str, module: str) -> bool:
     """Whether a file of `layer` may import `module`, one of ours."""
     owner = owner_of(module)
@@ -104,6 +165,32 @@ def test_imports_follow_the_layers() -> None:
         if module.split(".")[0] in ("warpwatch", "kernels") and not is_allowed(layer_of(path), module)
     ]
     assert forbidden == []
+
+
+def test_rooms_import_downwards() -> None:
+    upward = set()
+    for path in python_files():
+        module = module_of(path)
+        for imported in imports_of(path):
+            if imported.split(".")[0] in ("warpwatch", "kernels") and imported != "warpwatch":
+                rooms = room_of(module), room_of(imported)
+                if rooms[0] != rooms[1] and rooms[1] not in BELOW[rooms[0]]:
+                    upward.add((module, imported))
+    assert upward == UPWARD
+
+
+def test_no_modules_import_each_other() -> None:
+    """What is imported inside a function or for a type checker makes no circle and is left out."""
+    modules = {module_of(path): path for path in python_files()}
+    remaining: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        statements = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+        pairs = [(node.module, alias.name) for node in statements for alias in node.names]
+        names = {f"{package}.{name}" if f"{package}.{name}" in modules else package for package, name in pairs}
+        remaining[module] = {name for name in names if name in modules and name != module}
+    while free := {module for module, names in remaining.items() if not names & remaining.keys()}:
+        remaining = {module: names for module, names in remaining.items() if module not in free}
+    assert remaining == {}
 
 
 @pytest.mark.parametrize(
