@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 from pathlib import Path
@@ -56,6 +57,7 @@ def test_the_attacks_work_where_nothing_stops_them(reports: dict[str, LevelRepor
     assert {attack.name for attack in ATTACKS if "none" not in attack.stopped_at} - special <= reached
 
 
+@pytest.mark.skipif(os.getuid() == 0, reason="would stop other tests of this user; test_ordinary_user.py runs it")
 def test_with_the_limit_of_the_worker_a_child_would_stop_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if not 0 < most < 50_000:

@@ -113,7 +113,8 @@ def compiler(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     """A C++ compiler that `spoil` and `hang` change: what a source could do that takes over the compiler.
 
     It lies outside the worker's folder, which children do not see."""
-    path = tmp_path_factory.mktemp("compiler") / "compiler"
+    path = tmp_path_factory.mktemp("tools") / "bin" / "compiler"
+    path.parent.mkdir()
     path.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@"\n')
     path.chmod(0o755)
     monkeypatch.setenv("CXX", str(path))
