@@ -62,31 +62,26 @@ class Hub:
         """An event that is set whenever the job may have changed."""
         return self._following(self._followers, job_id)
 
-    @contextmanager
-    def follow_lease(self, job_id: int, device_key: str) -> Iterator[asyncio.Event]:
+    def follow_lease(self, job_id: int, device_key: str) -> AbstractContextManager[asyncio.Event]:
         """An event that is set whenever the job may have been cancelled or taken from its run, or a more urgent job may
         wait for its device."""
-        with self._following(self._leases, job_id) as changed:
-            waiting = self._leases[device_key]
-            waiting.add(changed)
-            try:
-                yield changed
-            finally:
-                waiting.discard(changed)
+        return self._following(self._leases, job_id, device_key)
 
     @contextmanager
-    def _following(self, followers: dict[Any, set[asyncio.Event]], job_id: int) -> Iterator[asyncio.Event]:
+    def _following(self, followers: dict[Any, set[asyncio.Event]], *keys: int | str) -> Iterator[asyncio.Event]:
         changed = asyncio.Event()
         if self.is_closing:
             # Whoever asks after `close` would keep the server from stopping.
             changed.set()
-        followers[job_id].add(changed)
+        for key in keys:
+            followers[key].add(changed)
         try:
             yield changed
         finally:
-            followers[job_id].discard(changed)
-            if not followers[job_id]:
-                del followers[job_id]
+            for key in keys:
+                followers[key].discard(changed)
+                if not followers[key]:
+                    del followers[key]
 
     async def _listen(self) -> None:
         async for announced in listen(self._url):
