@@ -186,7 +186,7 @@ def addresses(url: str) -> dict[str, str]:
     pages = {
         "overview": f"/?{at}",
         "history": "/history/100",
-        "operator": "/operators/op3?repository=load1",
+        "operator": "/kernels/op3?repository=load1",
         "commits": "/commits?repository=load1",
         "commits, page 5": "/commits?repository=load1&before=250",
         "commit": f"/commits/{head}?repository=load1",

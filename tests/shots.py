@@ -64,7 +64,7 @@ def _of_repository(path: str) -> Callable[[ExampleIds], str]:
 SHOTS: dict[str, Callable[[ExampleIds], str]] = {
     "commits": _of_repository("/commits"),
     "overview": _of_repository("/"),
-    "operator": _of_repository("/operators/softmax"),
+    "operator": _of_repository("/kernels/softmax"),
     "history": lambda ids: f"/history/{ids.series}",
     "regressions": _of_repository("/regressions?state=any"),
     "regression": lambda ids: f"/regressions/{ids.slower['id']}",

@@ -99,7 +99,7 @@ def size_choice(size: Text = None, group: Text = None, against: SizeQuantity = S
 Sizes = Annotated[SizeChoice, Depends(size_choice)]
 
 
-@router.get("/operators/{name}")
+@router.get("/kernels/{name}")
 def operator(
     page: PageScope,
     name: str,

@@ -73,7 +73,7 @@ def problem_page(request: Request, problem: Problem) -> Response:
     )
 
 
-OF_A_BRANCH = ("/operators", "/history", "/regressions")
+OF_A_BRANCH = ("/kernels", "/history", "/regressions")
 """Pages that speak of one branch, as the overview does: their links keep the branch."""
 WEB = Path(__file__).parent.parent.parent / "web"
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
     [
         ("/", "[data-operator=kron] details", "table.grid"),
         ("/history?operator=kron&variant=v3", ".save-view:not(.watch)", ".save-view:not(.watch) form"),
-        ("/operators/kron", ".watch", ".watch form"),
+        ("/kernels/kron", ".watch", ".watch form"),
     ],
 )
 def test_what_opens_has_no_violation(glance: Visit, path: str, opened: str, shown: str) -> None:

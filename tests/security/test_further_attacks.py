@@ -178,7 +178,7 @@ def test_the_database_is_neither_asked_nor_read(kernel: Intruder, tmp_path: Path
         "/commits/%ff%fe",
         "/jobs?before=-1&state=%00",
         "/?repository=%00&device=%ed%a0%80",
-        "/operators/" + "x" * 5000,
+        "/kernels/" + "x" * 5000,
         "/?" + "&".join(f"variant=v{n}" for n in range(2000)),
     ],
 )

@@ -129,7 +129,7 @@ def test_history_of_one_architecture(client: TestClient, lab: Lab) -> None:
     other = client.get(url, params={"repository": "kernels", "device": "test-gpu", "arch": "sm_80"}).json()
     assert [code["registers"] for code in other["kernels"][0]["values"]] == [32, 40]
     for quantity in QUANTITIES:
-        page = client.get("/operators/square", params={"repository": "kernels", "device": "test-gpu", "code": quantity})
+        page = client.get("/kernels/square", params={"repository": "kernels", "device": "test-gpu", "code": quantity})
         assert page.status_code == 200
         assert "Machine code" in page.text
 

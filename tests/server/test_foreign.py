@@ -59,7 +59,7 @@ def test_an_imported_file_becomes_a_point_of_a_series(client: TestClient, lab: L
     page = client.get("/history", params={"repository": "kernels", "operator": "sums", "device": "test-cpu"})
     assert page.status_code == 200
     assert "sum/n=8" in page.text
-    for address in ("/operators/sums", f"/commits/{lab.shas[2]}", "/"):
+    for address in ("/kernels/sums", f"/commits/{lab.shas[2]}", "/"):
         assert client.get(address, params={"repository": "kernels"}).status_code == 200
 
 

@@ -123,9 +123,9 @@ def test_an_operator_is_shown_on_a_device_that_measured_it(client: TestClient, l
     lab.bench(0, {("v1", CASES[0]): 1000.0}, operator="cube")
     lab.switch(CPU)
     lab.bench(0, {("v1", CASES[0]): 2000.0})
-    for page in ("/operators/square", f"/history?operator=square&case={CASES[0]}"):
+    for page in ("/kernels/square", f"/history?operator=square&case={CASES[0]}"):
         assert client.get(page).text.count(f'<option value="{CPU.device_key}" selected') == 1
-    assert f'<option value="{GPU.device_key}" selected' in client.get("/operators/cube").text
+    assert f'<option value="{GPU.device_key}" selected' in client.get("/kernels/cube").text
 
 
 def test_speed_ups_are_over_the_first_variant_that_has_a_time(client: TestClient, lab: Lab) -> None:
@@ -138,7 +138,7 @@ def test_speed_ups_are_over_the_first_variant_that_has_a_time(client: TestClient
             ("v2", CASES[1]): 5000.0,
         },
     )
-    page = client.get("/operators/square").text
+    page = client.get("/kernels/square").text
     heat_map = page.split('id="variants"')[0]
     assert sorted(re.findall(r"<span[^>]*>([\d.]+)×</span>", heat_map)) == ["1.00", "1.00", "3.00"]
     assert "Speed-up over v1" in page
@@ -161,7 +161,7 @@ def test_the_page_of_an_operator_sums_up_each_variant_s_speed_up(client: TestCli
     assert (summed[1]["lowest"], summed[1]["highest"]) == (1.0, 3.0)
     assert (summed[1]["lowest_case"], summed[1]["highest_case"]) == (CASES[1], CASES[0])
     assert {row["baseline"] for row in summed} == {"v1"}
-    page = client.get("/operators/square").text
+    page = client.get("/kernels/square").text
     assert f"3.00× at {CASES[0]}" in page
     assert "1.00 to 3.00 in 2" in page
     assert "/api/v1/operators/square/speedups?" in page

@@ -178,7 +178,7 @@ PAGES = [
     "/",
     "/history?operator=square",
     "/history/1",
-    "/operators/square",
+    "/kernels/square",
     "/commits",
     "/commits/{sha}",
     "/compare?base={base}&head={sha}",

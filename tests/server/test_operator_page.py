@@ -45,7 +45,7 @@ def test_arrows_start_at_the_newest_release(lab: Lab, client: TestClient) -> Non
         assert (release.sha, release.tags, release.median_ns) == (lab.shas[1], ["v1.1"], 80_000.0)
         recent = list_recent_points(s, series, ALL_COMMITS, limit=3)
         assert [point.median_ns for point in recent] == [80_000.0, 60_000.0, 40_000.0]
-    page = client.get("/operators/square").text
+    page = client.get("/kernels/square").text
     assert "arrows from v1.1" in page
     arrows = [note for note in figure(page, "roofline-figure")["layout"]["annotations"] if note["showarrow"]]
     assert [round(10 ** (note["y"] - note["ay"]), 6) for note in arrows] == [2.0]
@@ -55,32 +55,32 @@ def test_arrows_start_at_the_newest_release(lab: Lab, client: TestClient) -> Non
 def test_without_a_release_arrows_start_at_the_commit_before(lab: Lab, client: TestClient) -> None:
     lab.bench(0, {V1: 90_000.0})
     lab.bench(1, {V1: 30_000.0})
-    arrows = figure(client.get("/operators/square").text, "roofline-figure")["layout"]["annotations"]
+    arrows = figure(client.get("/kernels/square").text, "roofline-figure")["layout"]["annotations"]
     assert [round(10 ** (note["y"] - note["ay"]), 6) for note in arrows if note["showarrow"]] == [3.0]
 
 
 def test_variants_are_drawn_over_a_size(lab: Lab, client: TestClient) -> None:
     lab.bench(0, {V1: 10_000.0, LARGE: 40_000.0, ("v2", CASES[0]): 20_000.0, ("v2", CASES[2]): 20_000.0})
-    page = client.get("/operators/square?against=speedup").text
+    page = client.get("/kernels/square?against=speedup").text
     lines = {trace["name"]: trace for trace in figure(page, "sizes-figure")["data"]}
     assert lines["v1"]["x"] == [1024.0, 4096.0]
     assert lines["v2"]["y"] == [0.5, 2.0]
     assert page.count("v2 beats v1 from n 2560") == 3, (
         "below the chart, and in the labels of the chart and its download"
     )
-    assert client.get("/operators/square?against=nothing").status_code == 422
+    assert client.get("/kernels/square?against=nothing").status_code == 422
 
 
 def test_the_page_of_an_operator_names_its_open_regressions(lab: Lab, client: TestClient) -> None:
     for index in (0, 1):
         lab.bench(index, {V1: 100.0, LARGE: 200.0})
     number = plant(lab, 0, 1, 1.3, [V1, LARGE])
-    page = client.get("/operators/square").text
+    page = client.get("/kernels/square").text
     assert page.count(f'data-regression="{number}"') == 1
     client.post(
         f"/api/v1/regressions/{number}/triage", json={"author": "ann", "state": "accepted", "note": "as intended"}
     )
-    assert "data-regression" not in client.get("/operators/square").text
+    assert "data-regression" not in client.get("/kernels/square").text
 
 
 def test_a_history_begins_with_a_case_that_has_a_time(lab: Lab, client: TestClient) -> None:

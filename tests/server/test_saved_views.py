@@ -21,7 +21,7 @@ VIEW = {"repository": "kernels", "name": "square at 1024", "path": "/history?ope
         ("/history/7", "/history/7?repository=mine"),
         ("/history/7?repository=other&y=first", "/history/7?repository=mine&y=first"),
         ("/compare?base=a&head=b", "/compare?repository=mine&base=a&head=b"),
-        ("/operators/kron?variant=v1&variant=v2", "/operators/kron?repository=mine&variant=v1&variant=v2"),
+        ("/kernels/kron?variant=v1&variant=v2", "/kernels/kron?repository=mine&variant=v1&variant=v2"),
         ("https://elsewhere/history/7", None),
         ("//elsewhere/history/7", None),
         ("/\\elsewhere/history", None),

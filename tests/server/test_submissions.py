@@ -248,7 +248,7 @@ def test_an_undeclared_case_is_a_series_of_its_own_and_is_marked(client: TestCli
     cells = client.get("/api/v1/overview", params=query).json()["items"]
     assert {cell["case"] for cell in cells if not cell["is_declared"]} == {asked.key}
     (number,) = (row["id"] for row in series if row["case"] == asked.key and row["metric"] == "hot")
-    for path in (f"/history/{number}", "/operators/square", "/overview/cases/square"):
+    for path in (f"/history/{number}", "/kernels/square", "/overview/cases/square"):
         assert client.get(path, params=query).text.count("data-undeclared") == 1, path
 
 

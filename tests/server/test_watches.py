@@ -101,12 +101,12 @@ def test_the_form_returns_to_its_page_which_names_the_watcher(client: TestClient
     answer = client.post("/watches", data=form, follow_redirects=False)
     assert answer.status_code == 303
     assert "Ann Other" in client.get(answer.headers["location"]).text
-    assert "Ann Other" in client.get("/operators/square").text
+    assert "Ann Other" in client.get("/kernels/square").text
     assert "Ann Other" not in client.get(f"/history?operator=square&case={CASES[1]}").text
     with measured.database.session() as s:
         (row,) = list_watches(s, measured.repository).items
         assert list_watchers(s, measured.repository) == ["Ann Other"]
-    for path, target in (("/operators/square", "/operators/square"), ("//elsewhere", "/watches")):
+    for path, target in (("/kernels/square", "/kernels/square"), ("//elsewhere", "/watches")):
         client.post("/watches", data=form)
         with measured.database.session() as s:
             (row,) = list_watches(s, measured.repository).items

@@ -1,0 +1,27 @@
+"""Old addresses of pages: each leads to the address of today, with its query, so that links in chats keep working."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+router = APIRouter()
+MOVED: dict[str, str] = {
+    "/operators/{name}": "/kernels/{name}",
+}
+"""Address of today by old address; both may hold the same path parameters."""
+
+
+def _lead(old: str, new: str) -> None:
+    @router.get(old)
+    def moved(request: Request) -> Response:
+        """A permanent redirect: a browser may remember it."""
+        path = new.format(**{name: quote(value) for name, value in request.path_params.items()})
+        query = request.url.query
+        return RedirectResponse(f"{path}?{query}" if query else path, 308)
+
+
+for old_address, new_address in MOVED.items():
+    _lead(old_address, new_address)
