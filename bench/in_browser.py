@@ -206,7 +206,7 @@ def main() -> None:
     options = parser.parse_args()
     with loaded_server(options.points, options.keep) as (server, newest), sync_playwright() as playwright:
         pages: dict[str, tuple[str, Callable[[Page], list[float]]]] = {
-            "overview": (f"/?{AT}", use_overview),
+            "overview": (f"/overview?{AT}", use_overview),
             "history": (f"/history?{AT}&operator=op1", use_history),
             "commit": (f"/commits/{newest}?repository=load", use_commit),
         }

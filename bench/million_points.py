@@ -223,7 +223,7 @@ def time_histories(address: str, count: int, commits: int) -> None:
     report("history, page", time_requests([f"{address}/history/{number}" for number in chosen]))
     overview = f"{api}/overview?repository=load&device=cpu-load&metric=hot"
     report("overview of 360 cells, JSON", time_requests([overview] * count))
-    report("overview, page", time_requests([f"{address}/?repository=load&device=cpu-load&metric=hot"] * count))
+    report("overview, page", time_requests([f"{address}/overview?repository=load&device=cpu-load&metric=hot"] * count))
 
 
 def time_regressions(address: str, count: int, url: str) -> None:

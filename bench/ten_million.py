@@ -184,7 +184,7 @@ def addresses(url: str) -> dict[str, str]:
     head, base, job, submission, regression, point = row
     at = "repository=load1&device=cpu-1"
     pages = {
-        "overview": f"/?{at}",
+        "overview": f"/overview?{at}",
         "history": "/history/100",
         "operator": "/kernels/op3?repository=load1",
         "commits": "/commits?repository=load1",

@@ -63,7 +63,7 @@ def _of_repository(path: str) -> Callable[[ExampleIds], str]:
 
 SHOTS: dict[str, Callable[[ExampleIds], str]] = {
     "commits": _of_repository("/commits"),
-    "overview": _of_repository("/"),
+    "overview": _of_repository("/overview"),
     "operator": _of_repository("/kernels/softmax"),
     "history": lambda ids: f"/history/{ids.series}",
     "regressions": _of_repository("/regressions?state=any"),

@@ -20,6 +20,7 @@ from warpwatch.server.web import (
     export,
     forge,
     history,
+    home,
     hooks,
     imports,
     jobs,
@@ -48,6 +49,7 @@ from warpwatch.server.web import (
 
 router = APIRouter(include_in_schema=False)
 for page in (
+    home,
     overview,
     operators,
     history,

@@ -14,13 +14,17 @@ MOVED: dict[str, str] = {
 """Address of today by old address; both may hold the same path parameters."""
 
 
+def lead_to(request: Request, new: str) -> Response:
+    """A permanent redirect, which a browser may remember, to `new` with the query of the request."""
+    path = new.format(**{name: quote(value) for name, value in request.path_params.items()})
+    query = request.url.query
+    return RedirectResponse(f"{path}?{query}" if query else path, 308)
+
+
 def _lead(old: str, new: str) -> None:
     @router.get(old)
     def moved(request: Request) -> Response:
-        """A permanent redirect: a browser may remember it."""
-        path = new.format(**{name: quote(value) for name, value in request.path_params.items()})
-        query = request.url.query
-        return RedirectResponse(f"{path}?{query}" if query else path, 308)
+        return lead_to(request, new)
 
 
 for old_address, new_address in MOVED.items():

@@ -53,7 +53,7 @@ def grids(cells: list[OverviewCell]) -> list[Grid]:
     return result
 
 
-@router.get("/")
+@router.get("/overview")
 def overview(
     page: PageScope, device: Text = None, metric: Text = None, suite: Text = None, watcher: Text = None
 ) -> Response:

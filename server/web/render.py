@@ -73,8 +73,8 @@ def problem_page(request: Request, problem: Problem) -> Response:
     )
 
 
-OF_A_BRANCH = ("/kernels", "/history", "/regressions")
-"""Pages that speak of one branch, as the overview does: their links keep the branch."""
+OF_A_BRANCH = ("/overview", "/kernels", "/history", "/regressions")
+"""Pages that speak of one branch: their links keep it."""
 WEB = Path(__file__).parent.parent.parent / "web"
 
 
@@ -192,7 +192,7 @@ def link(context: Context, path: str, **filters: Any) -> str:
     repository = filters.pop("repository", None)
     if repository is None and context.get("repository") is not None:
         repository = context["repository"].name
-        if path == "/" or path.startswith(OF_A_BRANCH):
+        if path.startswith(OF_A_BRANCH):
             filters = {"branch": context["line"].branch, **filters}
     return query(path, repository=repository, **filters)
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.browser
 @pytest.mark.parametrize(
     ("path", "opened", "shown"),
     [
-        ("/", "[data-operator=kron] details", "table.grid"),
+        ("/overview", "[data-operator=kron] details", "table.grid"),
         ("/history?operator=kron&variant=v3", ".save-view:not(.watch)", ".save-view:not(.watch) form"),
         ("/kernels/kron", ".watch", ".watch form"),
     ],

@@ -29,8 +29,8 @@ CONTRAST = {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-i
 """The rules that depend on colours: all that can differ in the other theme."""
 
 PAGES = {
-    "overview": "/",
-    "overview of a suite": f"/?device={CPU.device_key}&suite=quick",
+    "overview": "/overview",
+    "overview of a suite": f"/overview?device={CPU.device_key}&suite=quick",
     "operator": "/kernels/kron",
     "history": f"/history?operator=kron&case={CASE}&variant=v3&device={GPU.device_key}",
     "histories": "/history?operator=kron&scale=log",
@@ -71,7 +71,7 @@ PAGES = {
     "a trace to be compared": "/traces/compare?a=1",
     "saved views": "/views",
     "watches": "/watches",
-    "overview of nobody": "/?watcher=nobody",
+    "overview of nobody": "/overview?watcher=nobody",
     "machine code": "/kernels/kron?code=code_bytes&arch=sm_80",
     "schedules": "/schedules",
     "alarms": "/alarms",
@@ -167,7 +167,7 @@ def test_a_page_has_no_violation(opened: Visit, theme: str, rules: dict[str, lis
         ("/nowhere", 404, "There is nothing at /nowhere"),
         ("/jobs/999999", 404, "There is no job 999999"),
         ("/commits/ffffffff", 404, "There is no commit"),
-        ("/?repository=nobody", 404, "warpwatch repository add"),
+        ("/overview?repository=nobody", 404, "warpwatch repository add"),
         ("/jobs/abc", 422, "job_id"),
     ],
 )

@@ -29,7 +29,7 @@ def phone(browser: Browser, server: str) -> Iterator[Visit]:
 
 
 def test_the_menu_opens_and_closes_by_keyboard(phone: Visit) -> None:
-    page = phone.open("/")
+    page = phone.open("/overview")
     button, link = page.get_by_role("button", name="Menu"), page.get_by_role("link", name="Regressions", exact=True)
     expect(link).to_be_hidden()
     button.focus()
@@ -52,7 +52,7 @@ def test_the_menu_opens_and_closes_by_keyboard(phone: Visit) -> None:
 
 
 def test_the_bar_leaves_room_for_the_page(phone: Visit) -> None:
-    page = phone.open("/")
+    page = phone.open("/overview")
     box = page.locator("header.top").bounding_box()
     assert box is not None
     assert box["height"] <= 100, "one row of buttons, and one of switches"
@@ -61,7 +61,7 @@ def test_the_bar_leaves_room_for_the_page(phone: Visit) -> None:
 def test_the_menu_needs_no_script(browser: Browser, server: str) -> None:
     context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, java_script_enabled=False)
     page = context.new_page()
-    page.goto(f"{server}/")
+    page.goto(f"{server}/overview")
     expect(page.get_by_role("link", name="Regressions", exact=True)).to_be_visible()
     expect(page.get_by_role("button", name="Menu")).to_be_hidden()
     context.close()

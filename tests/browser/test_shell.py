@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 
 def test_the_bar_stays_where_it_is(visit: Visit) -> None:
     places = set()
-    for path in ("/", "/regressions", "/commits", "/compare", "/jobs"):
+    for path in ("/overview", "/regressions", "/commits", "/compare", "/jobs"):
         page = visit.open(path)
         boxes = [
             page.get_by_role("link", name=name, exact=True).first.bounding_box() for name in ("Overview", "Compare")
@@ -60,7 +60,7 @@ def test_the_palette_leads_to_what_it_finds(visit: Visit, world: World, opener: 
 
 
 def test_the_arrows_choose_and_escape_closes(visit: Visit) -> None:
-    page = visit.open("/")
+    page = visit.open("/overview")
     page.keyboard.press("/")
     field = page.get_by_role("combobox", name="Search operators")
     field.fill("kron")
@@ -77,7 +77,7 @@ def test_the_arrows_choose_and_escape_closes(visit: Visit) -> None:
 
 
 def test_shortcuts_are_listed_and_lead_to_pages(visit: Visit) -> None:
-    page = visit.open("/")
+    page = visit.open("/overview")
     page.keyboard.press("?")
     shortcuts = page.get_by_role("dialog", name="Shortcuts")
     expect(shortcuts).to_be_visible()
@@ -89,7 +89,7 @@ def test_shortcuts_are_listed_and_lead_to_pages(visit: Visit) -> None:
 
 
 def test_shortcuts_work_while_their_list_is_open(visit: Visit) -> None:
-    page = visit.open("/")
+    page = visit.open("/overview")
     page.keyboard.press("?")
     shortcuts = page.get_by_role("dialog", name="Shortcuts")
     expect(shortcuts).to_be_visible()

@@ -165,7 +165,7 @@ def test_a_view_is_saved_with_the_range_that_is_shown(visit: Visit) -> None:
     page.get_by_label("Name", exact=True).fill("the step of v3")
     page.get_by_role("button", name="Save", exact=True).click()
     page.wait_for_url(re.compile(shown[0]))
-    visit.open("/")
+    visit.open("/overview")
     page.get_by_role("link", name="the step of v3").click()
     page.wait_for_url(re.compile(shown[0]))
     visit.open("/views")
@@ -208,7 +208,7 @@ def test_the_theme_can_be_switched_and_is_kept(visit: Visit) -> None:
 
 
 def test_the_overview_leads_to_history_and_operator(visit: Visit) -> None:
-    page = visit.open("/?suite=quick")
+    page = visit.open("/overview?suite=quick")
     kron = page.locator("[data-operator=kron]")
     expect(page.locator("table.grid")).to_have_count(0)
     kron.locator("summary").click()
@@ -216,13 +216,13 @@ def test_the_overview_leads_to_history_and_operator(visit: Visit) -> None:
     cell = page.locator("table.grid td.worse").first
     cell.locator("[data-regression]").click()
     page.wait_for_url(re.compile("/regressions/"))
-    visit.open("/?suite=quick")
+    visit.open("/overview?suite=quick")
     kron.locator("[data-worst]").click()
     page.wait_for_url(re.compile("/regressions/"))
-    visit.open("/?suite=quick")
+    visit.open("/overview?suite=quick")
     page.locator(".heat-map td a").last.click()
     page.wait_for_url(re.compile("/history/"))
-    visit.open("/?suite=quick")
+    visit.open("/overview?suite=quick")
     page.locator("select[name=device]").select_option(CPU.device_key)
     page.wait_for_url(re.compile(f"device={CPU.device_key}"))
     assert "suite=quick" in page.url
@@ -232,7 +232,7 @@ def test_the_overview_leads_to_history_and_operator(visit: Visit) -> None:
 
 def test_the_overview_follows_what_is_measured(visit: Visit, world: World) -> None:
     """The seeded job runs on; when another job ends, the results are fetched again."""
-    page = visit.open("/")
+    page = visit.open("/overview")
     expect(page.locator("#progress")).to_contain_text("bench square")
     page.evaluate("document.getElementById('results').dataset.old = 'yes'")
     job = submit(world, "check", COMMITS - 1, "kron", CPU.device_key)[0]
@@ -244,7 +244,7 @@ def test_the_overview_follows_what_is_measured(visit: Visit, world: World) -> No
 
 
 def test_the_keyboard_reaches_the_content(visit: Visit) -> None:
-    page = visit.open("/")
+    page = visit.open("/overview")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     page.keyboard.press("Enter")

@@ -24,7 +24,7 @@ def test_a_case_is_watched_and_the_overview_narrowed_to_it(visit: Visit) -> None
     violations = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     assert [rule["id"] for rule in violations] == []
     expect(page.get_by_label("Your name")).to_have_value("Sixth Author")
-    page = visit.open("/")
+    page = visit.open("/overview")
     page.get_by_label("Watched by").select_option("Sixth Author")
     page.wait_for_url(re.compile("watcher=Sixth"))
     expect(page.locator("tr[data-operator]")).to_have_count(1)

@@ -41,7 +41,7 @@ def test_from_the_form_to_the_trace(running: Running, source: Path, page: Page) 
     assert row["state"] == "done"
     assert set(row["results"]) == {"ok"}
 
-    page.goto(f"{url}/?repository=flow&metric=hot")
+    page.goto(f"{url}/overview?repository=flow&metric=hot")
     page.locator("[data-operator] summary").first.click()
     page.locator("table.grid a[href*='/history/']").first.click()
     point = page.locator(".scatterlayer .points path.point").first

@@ -113,7 +113,7 @@ def test_up_measures_a_repository_and_pages_answer(full: Installed, repository: 
     try:
         wait_until_healthy(port)
         address = f"http://127.0.0.1:{port}"
-        front = read(f"{address}/?repository=kernels-of-mine")
+        front = read(f"{address}/overview?repository=kernels-of-mine")
         assert "softsign" in front
         links = {link.replace("&amp;", "&") for link in re.findall(r'(?:href|src)="(/[^"#]*)"', front)}
         assert any("plotly" in link or "static" in link for link in links)

@@ -31,7 +31,7 @@ def client(tmp_path: Path, database_url: str, database: Database) -> Iterator[Te
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/commits", "/compare", "/regressions", "/alarms", "/schedules", "/submissions/new"]
+    "path", ["/", "/overview", "/commits", "/compare", "/regressions", "/alarms", "/schedules", "/submissions/new"]
 )
 def test_without_a_repository_pages_say_how_to_register_one(client: TestClient, path: str) -> None:
     answer = client.get(path)
@@ -64,7 +64,7 @@ def test_a_measured_device_without_results_says_so(client: TestClient, database:
     with database.session() as s:
         registry.ensure_repository(s, "mine", "/srv/mine")
         registry.ensure_device(s, "some-cpu", "cpu", "Some CPU")
-    assert "Nothing measured on this device yet" in client.get("/").text
+    assert "Nothing measured on this device yet" in client.get("/overview").text
     assert "no worker" in client.get("/devices").text
 
 

@@ -277,7 +277,7 @@ def test_what_broke_is_told_by_checks(client: TestClient, lab: Lab) -> None:
     page = client.get(f"/regressions/{number}").text
     assert stored("it was wrong") in page
     assert "warpwatch run --commits" in page
-    assert "broken" in client.get("/").text
+    assert "broken" in client.get("/overview").text
     assert "broken" in client.get("/regressions").text
 
 

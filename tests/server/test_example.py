@@ -93,7 +93,7 @@ def test_the_example_shows_what_its_commits_did(client: TestClient, shas: list[s
     commit = client.get(f"/commits/{shas[SLOWER]}?repository=example-rows").text
     assert f"/regressions/{rows['slower']['id']}" in commit
     assert "Measure again" not in commit
-    for address in ("/?repository=example-rows", "/regressions?repository=example-rows"):
+    for address in ("/overview?repository=example-rows", "/regressions?repository=example-rows"):
         assert f"/regressions/{rows['slower']['id']}" in client.get(address).text
 
 
@@ -143,7 +143,7 @@ def test_every_page_says_the_same_of_the_slow_down(client: TestClient, shas: lis
     members = {series["series_id"] for series in detail["series"]}
     lengths = [len(item["base_ns"]) for item in job["decision"]["compared"] if item["series_id"] in members]
     assert detail["trials"][0]["rounds"] == max(lengths), "the rounds of other series do not count"
-    for address in ("/", "/kernels/softmax", "/regressions", f"/regressions/{row['id']}", f"/commits/{sha}"):
+    for address in ("/overview", "/kernels/softmax", "/regressions", f"/regressions/{row['id']}", f"/commits/{sha}"):
         page = client.get(address, params={"repository": "example-rows"}).text
         assert change(row["ratio"]) in page, address
         assert sha[:8] in page or address.startswith("/operators"), address

@@ -118,6 +118,6 @@ def test_the_command_writes_a_file(settings: Settings, tmp_path: Any, monkeypatc
 
 
 def test_the_overview_links_to_the_export(client: TestClient) -> None:
-    page = client.get("/", params={"repository": "kernels"}).text
+    page = client.get("/overview", params={"repository": "kernels"}).text
     assert "/api/v1/export?" in page
     assert "/api/v1/export.parquet?" in page

@@ -176,6 +176,7 @@ def test_hostile_data_breaks_no_answer(served: Settings, hostile: Lab, times: in
 
 PAGES = [
     "/",
+    "/overview",
     "/history?operator=square",
     "/history/1",
     "/kernels/square",

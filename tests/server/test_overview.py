@@ -71,7 +71,7 @@ def test_the_newest_repetition_of_a_commit_counts(lab: Lab) -> None:
 def test_the_cases_of_an_operator_are_a_part_of_their_own(lab: Lab, client: TestClient) -> None:
     lab.bench(0, {V1: 100.0, V2: 50.0})
     lab.check(0, {V1: Status.OK, V2: Status.WRONG})
-    page = client.get("/")
+    page = client.get("/overview")
     assert page.status_code == 200
     assert "data-cell" not in page.text
     part = client.get("/overview/cases/square")
@@ -82,7 +82,7 @@ def test_the_cases_of_an_operator_are_a_part_of_their_own(lab: Lab, client: Test
 
 def test_progress_is_told_before_the_first_result_and_says_when_one_came(lab: Lab, client: TestClient) -> None:
     first, _ = lab.submit("bench", 0), lab.submit("bench", 1)
-    page = client.get("/").text
+    page = client.get("/overview").text
     assert 'hx-get="/overview/progress' in page
     run = lab.begin(first)
     with lab.database.session() as s:
@@ -105,7 +105,7 @@ def test_the_overview_of_many_operators_is_light(lab: Lab, client: TestClient) -
     for index in range(6):
         for name in names:
             lab.bench(index, {V1: 1000.0 * (1 + index % 2)}, operator=name)
-    text = client.get("/").text
+    text = client.get("/overview").text
     assert text.count("data-operator=") == operators
     tiles = text.count('href="/history/')
     assert tiles == 6 * operators

@@ -24,7 +24,7 @@ def test_a_long_heat_map_shows_the_operators_that_changed(client: TestClient, la
     for number in (0, 1):
         for name in names:
             lab.bench(number, {CELL: 1300.0 if (number, name) == (1, "op07") else 1000.0}, operator=name)
-    page = client.get("/").text
+    page = client.get("/overview").text
     assert heat_rows(page) == ["op07"]
     assert "12 operators without a change" in page
     assert all(f'data-operator="{name}"' in page for name in names), "the table below has all of them"
@@ -33,7 +33,7 @@ def test_a_long_heat_map_shows_the_operators_that_changed(client: TestClient, la
 def test_a_short_heat_map_shows_every_operator(client: TestClient, lab: Lab) -> None:
     for number in (0, 1):
         lab.bench(number, {CELL: 1000.0})
-    assert heat_rows(client.get("/").text) == ["square"]
+    assert heat_rows(client.get("/overview").text) == ["square"]
 
 
 def test_a_submission_that_found_something_is_not_green(client: TestClient, lab: Lab) -> None:

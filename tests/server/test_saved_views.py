@@ -44,7 +44,7 @@ def test_a_view_is_saved_listed_and_deleted(client: TestClient, lab: Lab) -> Non
     view: dict[str, Any] = answer.json()
     assert view["path"] == "/history?repository=kernels&operator=square&from=12345678"
     assert client.get("/api/v1/views?repository=kernels").json()["items"] == [view]
-    for page in ("/", "/views"):
+    for page in ("/overview", "/views"):
         assert "square at 1024" in client.get(page).text
     assert client.delete(f"/api/v1/views/{view['id']}").status_code == 204
     assert client.delete(f"/api/v1/views/{view['id']}").status_code == 404

@@ -45,9 +45,9 @@ def test_the_overview_shows_what_a_person_watches(client: TestClient, measured: 
     client.post("/api/v1/watches", json=WATCH)
     assert cases_of(client, device=device, watcher="ann") == set(CASES[:2])
     assert cases_of(client, device=device, watcher="bob") == set()
-    page = client.get("/?watcher=ann").text
+    page = client.get("/overview?watcher=ann").text
     assert 'data-operator="square"' in page
-    assert 'data-operator="square"' not in client.get("/?watcher=bob").text
+    assert 'data-operator="square"' not in client.get("/overview?watcher=bob").text
 
 
 @pytest.mark.parametrize("address", ["regressions", "events", "regressions.csv"])

@@ -4,7 +4,7 @@ const SHORTCUTS = [
   ["g s", "Submissions"], ["g j", "Jobs"], ["g t", "Traces"], ["g n", "New run"], ["?", "This list"],
 ];
 const PLACES = {
-  o: "/", r: "/regressions", c: "/commits", d: "/compare", s: "/submissions", j: "/jobs", t: "/traces", n: "/submissions/new",
+  o: "/overview", r: "/regressions", c: "/commits", d: "/compare", s: "/submissions", j: "/jobs", t: "/traces", n: "/submissions/new",
 };
 // Pages of errors and of the API belong to no repository; the search then goes on where the reader was before.
 let repository = document.body.dataset.repository;
