@@ -25,6 +25,7 @@ from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.http import problems
 from warpwatch.server.http.alarm_cache import Alarms
 from warpwatch.server.http.git_threads import GitThreads
+from warpwatch.server.http.head import HeadRequests
 from warpwatch.server.http.metrics import RequestObserver, ServiceMetrics
 from warpwatch.server.http.providers import Providers
 from warpwatch.server.http.security import RequestGuard
@@ -120,6 +121,8 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.include_router(web.router)
     _mount_files(app)
     app.add_middleware(Compression)
+    # Outside the compression, so that the length in the head is that of the answer to GET.
+    app.add_middleware(HeadRequests)
     app.add_middleware(
         RequestGuard,
         settings=settings,
