@@ -11,14 +11,15 @@ from fastapi.testclient import TestClient
 from tests.builders import CASES, Lab
 from warpwatch.db.reads.commits import ComparedRow
 from warpwatch.db.regressions import RegressionSeriesRow
-from warpwatch.server.figures.dot_plot import MOST_ROWS, cases_svg, dot_plot_svg
+from warpwatch.server.figures.dot_plot import MOST_ROWS, ChangeRow, cases_svg, dot_plot_svg, ratio_axis
 from warpwatch.server.web.compare import worst_first
 
 
-def row(ratio: float | None, *, separated: bool = True, case: str = "n=1") -> ComparedRow:
+def row(ratio: float | None, *, separated: bool = True, case: str = "n=1", outcome: str | None = None) -> ComparedRow:
     times = (100.0, 100.0 * (ratio or 1), ratio)
     low, high = (ratio * 0.9, ratio * 1.2) if ratio else (None, None)
-    return ComparedRow("square", case, "v1", "v1", "ok", "ok", *times, separated, 1, 1, low=low, high=high)
+    names = ("square", case, "v1", "v1", "ok", "ok")
+    return ComparedRow(*names, *times, separated, 1, 1, low=low, high=high, paired_outcome=outcome)
 
 
 def test_the_largest_change_of_either_direction_comes_first() -> None:
@@ -27,7 +28,8 @@ def test_the_largest_change_of_either_direction_comes_first() -> None:
 
 
 def test_a_dot_per_row_on_the_side_of_its_change() -> None:
-    picture = dot_plot_svg([row(2.0, case="<b>&"), row(0.5), row(1.2, separated=False), row(None)])
+    decided = [row(2.0, case="<b>&", outcome="slower"), row(0.5, outcome="faster")]
+    picture = dot_plot_svg([*decided, row(1.2), row(None)])
     assert picture is not None
     wide, narrow = ElementTree.fromstring(f"<div>{picture}</div>")
     places = {
@@ -38,7 +40,7 @@ def test_a_dot_per_row_on_the_side_of_its_change() -> None:
         whisker, circle = group.find("path"), group.find("circle")
         assert whisker is not None
         assert circle is not None
-        ends = re.match(r"M([\d.]+) .*H([\d.]+)", whisker.get("d") or "")
+        ends = re.search(r"M([\d.]+) [\d.]+H([\d.]+)", whisker.get("d") or "")
         assert ends is not None
         assert float(ends[1]) < float(circle.get("cx", "0")) < float(ends[2]), "an interval around the dot"
     for group in narrow.iter("g"):
@@ -50,6 +52,41 @@ def test_a_dot_per_row_on_the_side_of_its_change() -> None:
     many = dot_plot_svg([row(1.5)] * 500)
     assert many is not None
     assert many.count("<circle") == 2 * MOST_ROWS
+
+
+def test_separate_runs_colour_no_dot_however_far_they_are_apart() -> None:
+    picture = dot_plot_svg([row(0.38), row(3.0, outcome="same"), row(1.5, outcome="unsure")])
+    assert picture is not None
+    tones = [group.get("class") for group in ElementTree.fromstring(f"<div>{picture}</div>").iter("g")]
+    assert tones == ["same"] * 6, "three rows in two pictures, and none of them was decided"
+
+
+def test_the_axis_reaches_as_far_as_the_ratios_on_each_side() -> None:
+    axis = ratio_axis([ChangeRow("a", ratio, None, None, is_sure=True) for ratio in (0.9, 2.3)], 0.0, 600.0)
+    assert axis.x(1.0) - axis.x(0.9) < axis.x(2.3) - axis.x(1.0)
+    assert axis.x(0.9) < 60, "the side without changes takes no room"
+    assert [text for _, text in axis.ticks()] == ["0\u2009%", "+25\u2009%", "+50\u2009%", "+100\u2009%"]
+    even = ratio_axis([ChangeRow("a", ratio, None, None, is_sure=True) for ratio in (0.4, 2.3)], 0.0, 900.0)
+    texts = [text.replace("\u2009%", "") for _, text in even.ticks()]
+    assert texts == ["−50", "−25", "0", "+25", "+50", "+100"]
+
+
+def test_one_wide_interval_is_cut_off_at_an_arrow_and_squeezes_nothing() -> None:
+    narrow = [RegressionSeriesRow(n, f"n={n}", "v1", "hot", "confirmed", None, 1.2, 1.15, 1.25) for n in (1, 2)]
+    wide = RegressionSeriesRow(3, "n=3", "v1", "hot", "unsure", None, 1.1, 0.2, 17.5)
+    plain, stretched = cases_svg(narrow), cases_svg([*narrow, wide])
+    assert plain is not None
+    assert stretched is not None
+
+    def length_of_whisker(picture: str) -> float:
+        found = re.search(r"M([\d.]+) [\d.]+H([\d.]+)", picture)
+        assert found is not None
+        return float(found[2]) - float(found[1])
+
+    assert length_of_whisker(stretched) > 0.4 * length_of_whisker(plain)
+    assert "l5 4" in stretched
+    assert "l-5 4" in stretched
+    assert "l5 4" not in plain
 
 
 def test_a_regression_shows_the_interval_of_each_case() -> None:
