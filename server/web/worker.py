@@ -251,7 +251,7 @@ async def stop(request: Request, key: Key, worker_id: Id) -> None:
     await _work(request, work, key, worker_id)
 
 
-@api.post("/{worker_id}/runs/{run_id}/log", status_code=204, responses=documented(401, 404, 409, 422))
+@api.post("/{worker_id}/runs/{run_id}/log", status_code=204, responses=documented(401, 404, 409, 413, 422))
 async def write_log(request: Request, key: Key, worker_id: Id, run_id: Id, body: LogChunk) -> None:
     """Add to the log of a run, and replace its progress; 409 when it has ended."""
 
@@ -298,7 +298,7 @@ async def put_piece(
     return ChunkReply(bytes=await _work(request, work, key, worker_id, run_id))
 
 
-@api.post("/{worker_id}/runs/{run_id}/end", status_code=204, responses=documented(401, 404, 409, 422))
+@api.post("/{worker_id}/runs/{run_id}/end", status_code=204, responses=documented(401, 404, 409, 413, 422))
 async def end(request: Request, key: Key, worker_id: Id, run_id: Id, body: EndingRequest) -> None:
     """End a run, with the results that were sent; they are checked like a results file from anywhere. 409 when the run
     owns its job no more, 422 for results that cannot be used; then nothing is written."""
