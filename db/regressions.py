@@ -34,7 +34,9 @@ class RegressionRow:
     fixed_by_sha: the commit that ended it. merged_as_id: the change of the watched branch that it became when its
     branch was merged. merge_cause: contract.words.MergeCause, where the culprit is a merge commit. merged_base_sha,
     merged_head_sha: the narrowest range of the merged branch, of merged_commits commits. merged_culprit_sha: the commit
-    of the merged branch that caused it, None while it is not known to be one.
+    of the merged branch that caused it, None while it is not known to be one. left_ratio: what later changes left of it
+    at its worst series still open, None while nothing was undone. fixed_series: how many of its series are fixed, and
+    partly_fixed_by_sha by which commit, while others still show it. can_confirm: whether a trial can still decide it.
     """
 
     id: int
@@ -72,11 +74,16 @@ class RegressionRow:
     merged_subject: str | None = None
     merged_author: str | None = None
     merged_culprit_sha: str | None = None
+    left_ratio: float | None = None
+    fixed_series: int = 0
+    partly_fixed_by_sha: str | None = None
+    can_confirm: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RegressionSeriesRow:
-    """base_ns, head_ns: the paired rounds of the comparison that decided it.
+    """base_ns, head_ns: the paired rounds of the comparison that decided it. left_ratio: what later changes left of it;
+    fixed_by_sha: the commit that ended it for this series.
 
     base_status, head_status: those of its checks, where something broke; then message is what the failing one said, and
     replay does it again in a checkout.
@@ -97,6 +104,8 @@ class RegressionSeriesRow:
     head_status: str | None = None
     message: str = ""
     replay: str = ""
+    left_ratio: float | None = None
+    fixed_by_sha: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +199,12 @@ CASE WHEN regressions.verdict = 'confirmed' AND regressions.settled_at IS NOT NU
 MERGED_CULPRIT = f"""
 CASE WHEN regressions.merge_cause = '{MergeCause.BRANCH}' AND regressions.merged_commits = 1 THEN merged_head.sha END
 """
+CAN_CONFIRM = """
+(regressions.verdict = 'suspected' AND regressions.settled_at IS NULL AND EXISTS (
+    SELECT FROM devices AS measured LEFT JOIN workers ON workers.device_id = measured.id AND stopped_at IS NULL
+    WHERE measured.id = regressions.device_id AND (measured.is_elastic OR workers.id IS NOT NULL)))
+"""
+"""SQL: whether a trial can still decide a suspicion: its results are not imported, and its device has a worker."""
 _BRANCH = """
 (SELECT branches.name FROM branch_commits AS of_head JOIN branches ON branches.id = of_head.branch_id
  WHERE of_head.commit_id = head.id
@@ -210,7 +225,11 @@ regressions.created_at, decided_at, cause, assignee, link, due_on, settled_at, t
 (SELECT sha FROM commits WHERE commits.id = regressions.fixed_by_commit_id) AS fixed_by_sha, merged_as_id, merge_cause,
 (SELECT sha FROM commits WHERE commits.id = regressions.merged_base_commit_id) AS merged_base_sha,
 merged_head.sha AS merged_head_sha, merged_commits, merged_head.subject AS merged_subject,
-merged_head.author AS merged_author, {MERGED_CULPRIT} AS merged_culprit_sha
+merged_head.author AS merged_author, {MERGED_CULPRIT} AS merged_culprit_sha, left_ratio,
+(SELECT count(*) FROM regression_series AS fixed WHERE fixed.regression_id = regressions.id
+   AND fixed.fixed_by_commit_id IS NOT NULL) AS fixed_series,
+(SELECT sha FROM commits WHERE commits.id = regressions.partly_fixed_by_commit_id) AS partly_fixed_by_sha,
+{CAN_CONFIRM} AS can_confirm
 """
 TABLES = """
 regressions
@@ -224,7 +243,11 @@ _REGRESSIONS = f"SELECT {COLUMNS} FROM {TABLES}"
 
 # What broke comes before what got slower, which comes before what got faster; of each the largest factor first.
 RANK = "CASE regressions.direction WHEN 'broken' THEN 2 WHEN 'slower' THEN 1 ELSE 0 END"
-SEVERITY = "CASE WHEN regressions.ratio > 0 THEN greatest(regressions.ratio, 1 / regressions.ratio) ELSE 1 END"
+SEVERITY = """
+CASE WHEN regressions.left_ratio IS NOT NULL THEN regressions.left_ratio
+     WHEN regressions.ratio > 0 THEN greatest(regressions.ratio, 1 / regressions.ratio) ELSE 1 END
+"""
+"""SQL: the factor that is left of a change."""
 
 ON_LINE = f"({on_line('head.id')} AND {on_line('base.id')})"
 """SQL: whether a change is one of the line, so that both of its ends lie on it."""
@@ -321,7 +344,9 @@ SELECT regression_series.series_id, cases.key AS case, variants.name AS variant,
        regression_series.verdict, suspected_ratio, regression_series.ratio, regression_series.low,
             regression_series.high,
        coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
-       base_status, head_status, coalesce(failed.message, '') AS message, failed.kind, failed.spec
+       base_status, head_status, coalesce(failed.message, '') AS message, failed.kind, failed.spec,
+       regression_series.left_ratio,
+       (SELECT sha FROM commits WHERE commits.id = regression_series.fixed_by_commit_id) AS fixed_by_sha
 FROM regression_series
 JOIN regressions ON regressions.id = regression_series.regression_id
 JOIN series ON series.id = regression_series.series_id

@@ -64,6 +64,7 @@ class RegressionRecord(Base):
         Index(None, "operator_id", "id"),
         Index(None, "merged_base_commit_id", postgresql_where="merged_base_commit_id IS NOT NULL"),
         Index(None, "merged_head_commit_id", postgresql_where="merged_head_commit_id IS NOT NULL"),
+        Index(None, "partly_fixed_by_commit_id", postgresql_where="partly_fixed_by_commit_id IS NOT NULL"),
         Index("ix_regressions_unsettled", "id", postgresql_where="settled_at IS NULL"),
         Index("ix_regressions_decided", "decided_at", postgresql_where="verdict = 'confirmed'"),
         Index("ix_regressions_settled", "settled_at", postgresql_where="verdict = 'confirmed'"),
@@ -108,6 +109,10 @@ class RegressionRecord(Base):
     """The narrowest range of the merged branch that shows the change: the last good commit and the first bad one."""
     merged_commits: Mapped[int | None]
     """How many commits that range holds."""
+    left_ratio: Mapped[float | None]
+    """What is left of it at its worst series still open, head over base; None while no later change undid any of it."""
+    partly_fixed_by_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
+    """The newest commit that ended it for some of its series, while others still show it."""
 
 
 class TrialRecord(Base):
@@ -144,6 +149,7 @@ class TrialRecord(Base):
 
 class RegressionSeriesRecord(Base):
     __tablename__ = "regression_series"
+    __table_args__ = (Index(None, "fixed_by_commit_id", postgresql_where="fixed_by_commit_id IS NOT NULL"),)
     regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id", ondelete="CASCADE"), primary_key=True)
     series_id: Mapped[int] = mapped_column(ForeignKey("series.id", ondelete="CASCADE"), primary_key=True, index=True)
     suspected_ratio: Mapped[float | None]
@@ -155,6 +161,10 @@ class RegressionSeriesRecord(Base):
     ratio: Mapped[float | None]
     low: Mapped[float | None]
     high: Mapped[float | None]
+    left_ratio: Mapped[float | None]
+    """What later confirmed changes left of it, head over base; None where there were none."""
+    fixed_by_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
+    """The commit that ended it for this series."""
 
 
 class RegressionNoteRecord(Base):

@@ -23,7 +23,7 @@ def trend_sparkline(pieces: Sequence[Sequence[Place]], columns: int, least_span:
 
 
 def change_sparkline(values: Sequence[float], changed_at: int, tone: str, label: str) -> str | None:
-    """None for fewer than two values. changed_at: index of the first value after the change. tone: good | bad | muted,
+    """None for fewer than two values. changed_at: index of the first value after the change. tone: of its statement,
     the colour of the mark."""
     if len(values) < 2:
         return None

@@ -7,13 +7,14 @@ triaged meanwhile is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from warpwatch import git
 from warpwatch.contract.words import Cause, ChangeDirection, Status, Triage
 from warpwatch.db.database import Database
+from warpwatch.db.fixes import SeriesFix, save_fixes
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.closing import (
     LaterChange,
@@ -47,6 +48,15 @@ class Fix:
     ordinal: int
 
 
+@dataclass(frozen=True, slots=True)
+class SeriesOutcome:
+    """How a change goes on in one of its series. left_ratio: see SeriesFix. end: the check or change that ended it
+    there."""
+
+    left_ratio: float | None = None
+    end: LaterCheck | LaterChange | None = None
+
+
 def close_changes(database: Database, mirrors: Mirrors, operator_id: int, device_id: int) -> int:
     """Closes the changes of an operator on a device that a later commit of their branch ended; how many these are."""
     with database.session() as session:
@@ -55,11 +65,19 @@ def close_changes(database: Database, mirrors: Mirrors, operator_id: int, device
         later = list_later_changes(session, operator_id, device_id) if changes else []
     closed = 0
     for change in changes:
-        fix = find_fix(
+        ends = find_ends(
             change,
             [row for row in checks if row.regression_id == change.regression_id],
             [row for row in later if row.regression_id == change.regression_id],
         )
+        fixes = [
+            SeriesFix(number, item.left_ratio, item.end.commit_id if item.end else None)
+            for number, item in ends.items()
+        ]
+        newest = max((item.end for item in ends.values() if item.end), key=_place, default=None)
+        with database.session() as session:
+            save_fixes(session, change.regression_id, fixes, newest.commit_id if newest else None)
+        fix = find_fix(change, ends)
         if fix is None:
             continue
         try:
@@ -73,25 +91,31 @@ def close_changes(database: Database, mirrors: Mirrors, operator_id: int, device
     return closed
 
 
-def find_fix(change: OpenChange, checks: Sequence[LaterCheck], changes: Sequence[LaterChange]) -> Fix | None:
-    """The commit that ended an open change; None while one of its series still shows it.
+def find_ends(
+    change: OpenChange, checks: Sequence[LaterCheck], changes: Sequence[LaterChange]
+) -> dict[int, SeriesOutcome]:
+    """How an open change goes on in each of its series that something later is known of.
 
     checks, changes: of this regression, by series, oldest commit first.
     """
-    ends: dict[int, LaterCheck | LaterChange | None]
     if change.direction == ChangeDirection.BROKEN:
-        ends = {number: _first_passing(rows) for number, rows in groupby(checks, key=lambda row: row.series_id)}
-    else:
-        by_series = groupby(changes, key=lambda row: row.series_id)
-        ends = {number: _first_undoing(list(rows), change.device_kind) for number, rows in by_series}
-    fixes = {
-        number: Fix(change.regression_id, end.commit_id, end.sha, end.ordinal)
-        for number, end in ends.items()
-        if end is not None
-    }
-    if not change.series or not fixes.keys() >= set(change.series):
+        by_check = groupby(checks, key=lambda row: row.series_id)
+        return {number: SeriesOutcome(end=_first_passing(rows)) for number, rows in by_check}
+    by_series = groupby(changes, key=lambda row: row.series_id)
+    return {number: _undoing(list(rows), change.device_kind) for number, rows in by_series}
+
+
+def find_fix(change: OpenChange, ends: Mapping[int, SeriesOutcome]) -> Fix | None:
+    """The commit that ended an open change; None while one of its series still shows it."""
+    last = {number: item.end for number, item in ends.items() if item.end is not None}
+    if not change.series or not last.keys() >= set(change.series):
         return None
-    return max(fixes.values(), key=lambda fix: (fix.ordinal, fix.commit_id))
+    end = max(last.values(), key=_place)
+    return Fix(change.regression_id, end.commit_id, end.sha, end.ordinal)
+
+
+def _place(end: LaterCheck | LaterChange) -> tuple[int, int]:
+    return end.ordinal, end.commit_id
 
 
 def _first_passing(rows: Iterable[LaterCheck]) -> LaterCheck | None:
@@ -102,12 +126,12 @@ def _first_passing(rows: Iterable[LaterCheck]) -> LaterCheck | None:
     return first
 
 
-def _first_undoing(rows: Sequence[LaterChange], device_kind: str) -> LaterChange | None:
-    """The change after which what is left of the first one, all changes since included, is no slow-down any more."""
+def _undoing(rows: Sequence[LaterChange], device_kind: str) -> SeriesOutcome:
+    """What the changes since a slow-down left of it, and the one after which that is no slow-down any more."""
     own = next((row for row in rows if row.is_first), None)
     if own is None or own.ratio is None or own.ratio <= 1:
-        return None
-    remaining = 1.0
+        return SeriesOutcome()
+    remaining, left = 1.0, own.ratio
     limit = min(thresholds_of(device_kind).undone_ratio, 1 + (own.ratio - 1) * LEAST_UNDONE)
     for row in rows:
         # A comparison takes the most changed series only; for the others the times of history tell.
@@ -115,9 +139,12 @@ def _first_undoing(rows: Sequence[LaterChange], device_kind: str) -> LaterChange
             remaining *= row.ratio
         elif row.before_ns and row.after_ns:
             remaining = row.after_ns / row.before_ns
-        if not row.is_first and row.is_settled and remaining <= limit:
-            return row
-    return None
+        if not row.is_first and row.is_settled:
+            # A later slow-down is a change of its own, and makes no more of this one.
+            left = min(left, remaining)
+            if remaining <= limit:
+                return SeriesOutcome(remaining, row)
+    return SeriesOutcome(left if left < own.ratio else None)
 
 
 def adopt_merged(database: Database, mirrors: Mirrors) -> int:

@@ -115,21 +115,43 @@ def test_names_are_sorted_as_people_do() -> None:
 
 
 def regression(
-    verdict: str, direction: str, ratio: float | None, low: float | None, high: float | None, phase: str = "culprit"
+    verdict: str,
+    direction: str,
+    ratio: float | None,
+    low: float | None,
+    high: float | None,
+    phase: str = "culprit",
+    **more: Any,
 ) -> Any:
-    return SimpleNamespace(verdict=verdict, direction=direction, ratio=ratio, low=low, high=high, phase=phase)
+    fields = {"id": 7, "head_sha": "a" * 40, "left_ratio": None, "can_confirm": False, "series": 4, "fixed_series": 0}
+    values = {"verdict": verdict, "direction": direction, "ratio": ratio, "low": low, "high": high, "phase": phase}
+    return SimpleNamespace(**fields | {"partly_fixed_by_sha": None} | values | more)
+
+
+PARTLY: dict[str, Any] = {"left_ratio": 1.014, "fixed_series": 3, "partly_fixed_by_sha": "540575bc" + "0" * 32}
 
 
 @pytest.mark.parametrize(
     ("row", "text", "tone"),
     [
-        (regression("confirmed", "slower", 1.217, 1.19, 1.23), "+21.7 % slower", "bad"),
-        (regression("confirmed", "faster", 0.8, 0.79, 0.81), "−20.0 % faster", "good"),
-        (regression("confirmed", "broken", None, None, None), "broken", "bad"),
-        (regression("confirmed", "broken", None, None, None, "reverted"), "broken", "muted"),
-        (regression("dismissed", "slower", 0.996, 0.986, 1.018), "No change (−0.4 %, −1.4 … +1.8 %)", "muted"),
-        (regression("unsure", "slower", 1.01, 0.99, 1.04), "Inconclusive (+1.0 %, −1.0 … +4.0 %)", "muted"),
-        (regression("suspected", "slower", 0.95, None, None), "−5.0 % faster", "good"),
+        (regression("confirmed", "slower", 1.217, 1.19, 1.23), "+21.7 % slower", "slower"),
+        (regression("confirmed", "faster", 0.8, 0.79, 0.81), "−20.0 % faster", "faster"),
+        (regression("confirmed", "broken", None, None, None), "broken", "slower"),
+        (regression("confirmed", "broken", None, None, None, "reverted"), "broken", "plain"),
+        (regression("dismissed", "slower", 0.996, 0.986, 1.018), "No change (−0.4 %, −1.4 … +1.8 %)", "plain"),
+        (regression("unsure", "slower", 1.01, 0.99, 1.04), "Inconclusive (+1.0 %, −1.0 … +4.0 %)", "plain"),
+        (regression("suspected", "slower", 1.05, None, None, can_confirm=True), "+5.0 % suspected", "suspected"),
+        (
+            regression("suspected", "slower", 0.95, None, None, "unpaired"),
+            "−5.0 % suspected, cannot be confirmed",
+            "suspected",
+        ),
+        (
+            regression("confirmed", "slower", 2.312, 2.2, 2.4, **PARTLY),
+            "+1.4 % slower, 1 of 4 cases; 3 fixed by 540575bc",
+            "slower",
+        ),
+        (regression("confirmed", "slower", 1.2, 1.1, 1.3, "fixed", fixed_series=4), "+20.0 % slower", "plain"),
     ],
 )
 def test_the_headline_of_a_regression_follows_its_ratio(row: Any, text: str, tone: str) -> None:

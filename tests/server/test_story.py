@@ -380,6 +380,6 @@ def test_a_change_request_has_a_page(story: Story) -> None:
     report = story.json("/branches/pull/7", repository="kernels")
     assert (report["branch"]["kind"], report["branch"]["newest_sha"]) == ("request", story.sha("w1"))
     assert {outcome["outcome"] for outcome in report["outcomes"] if outcome["variant"] == "v3"} == {"slower"}
-    statements = [item for item in story.page("/branches/pull/7") if "regression" in item]
+    statements = [item for item in story.page("/branches/pull/7") if "phase" in item]
     assert {item["branch"] for item in statements} == {"pull/7"}
     assert story.json("/regressions", repository="kernels", state="open")["items"] == []

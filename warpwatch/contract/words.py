@@ -278,6 +278,44 @@ class ChangePhase(StrEnum):
     UNSURE = "unsure"
 
 
+class StatementKind(StrEnum):
+    """Kind of statement about a series at a commit.
+
+    confirmed: a trial or a check decided that it changed. suspected: history saw a change that no trial decided. shift:
+    its time moved by more than the smallest change that the series can show. same_code: the code is that of the commit
+    that it is held against. not_told_apart: its time did not move by more than noise. failed: a check or a bench did
+    not end well. no_data: nothing was measured.
+    """
+
+    CONFIRMED = "confirmed"
+    SUSPECTED = "suspected"
+    SHIFT = "shift"
+    SAME_CODE = "same_code"
+    NOT_TOLD_APART = "not_told_apart"
+    FAILED = "failed"
+    NO_DATA = "no_data"
+
+
+class StatementDirection(StrEnum):
+    """Direction of a statement: that of its change, or fixed, where a later commit ended what was broken."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    BROKEN = "broken"
+    FIXED = "fixed"
+
+
+class StatementSource(StrEnum):
+    """Evidence of a statement: paired rounds of a trial, times of separate runs, results of checks and benches, or the
+    fingerprint of the code."""
+
+    TRIAL = "trial"
+    HISTORY = "history"
+    CHECK = "check"
+    CODE = "code"
+    NONE = "none"
+
+
 class BranchKind(StrEnum):
     """branch: under refs/heads. request: a pull or merge request. merged: commits that a merge brought to the watched
     branch and that no branch holds any more."""

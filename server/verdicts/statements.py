@@ -1,0 +1,228 @@
+"""What is true of a series at a commit: the one statement that pages, reports, badges, messages and the API render.
+
+Slower, faster, broken and fixed are said of what a trial or a check decided, and of nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log
+
+from warpwatch.contract.words import (
+    NO_FAILURE,
+    ChangeDirection,
+    ChangePhase,
+    StatementDirection,
+    StatementKind,
+    StatementSource,
+    Verdict,
+)
+from warpwatch.db.reads.statements import PointReading, SeriesChangeFact, SeriesFacts
+from warpwatch.db.regressions import RegressionRow
+from warpwatch.server.verdicts.noise import Noise, Reading, detectable, learn
+from warpwatch.server.verdicts.trials import severity
+
+ENDED = (ChangePhase.FIXED, ChangePhase.REVERTED, ChangePhase.ACCEPTED, ChangePhase.INVALID)
+"""Phases in which a change is over, or somebody said that it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is known of a series at a commit, or of a change.
+
+    direction: of what is confirmed or suspected. ratio, low, high: of the time over that at the commit before; what is
+    left of a change that was partly undone. source: what says so. regression_id: the change. value_ns: the time at the
+    commit. status: of a check or bench that did not end well. can_confirm: whether a trial can still decide what is
+    suspected. is_ended: whether a change is over. between: standard deviation of log time between runs of the series.
+    detectable: the smallest change that the series can show, as a share of the time.
+    """
+
+    kind: StatementKind
+    direction: StatementDirection | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    source: StatementSource = StatementSource.NONE
+    regression_id: int | None = None
+    series_id: int | None = None
+    commit_sha: str | None = None
+    value_ns: float | None = None
+    status: str | None = None
+    can_confirm: bool = True
+    is_ended: bool = False
+    between: float | None = None
+    detectable: float | None = None
+
+
+NO_DATA = Statement(StatementKind.NO_DATA)
+
+
+def state_series(facts: SeriesFacts) -> Statement:
+    """The statement about a series at a commit.
+
+    What broke comes before what fails, which comes before what became slower or faster: a time of a wrong result says
+    nothing. What a trial decided comes before what history shows.
+    """
+    at, before = facts.reading, facts.before
+    ratio = at.median_ns / before.median_ns if at and before else None
+    noise = _noise(facts)
+    least = detectable(noise, facts.device_kind, before.median_ns if before else None) if noise else None
+    plain = Statement(
+        StatementKind.NO_DATA,
+        ratio=ratio,
+        series_id=facts.series_id,
+        commit_sha=facts.sha,
+        value_ns=at.median_ns if at else None,
+        status=facts.status,
+        between=noise.between if noise else None,
+        detectable=least,
+    )
+    confirmed, suspected, dismissed = (
+        sorted((item for item in facts.changes if _verdict(item) == verdict), key=_rank)
+        for verdict in (Verdict.CONFIRMED, Verdict.SUSPECTED, Verdict.DISMISSED)
+    )
+    if confirmed and confirmed[0].direction == ChangeDirection.BROKEN and not confirmed[0].is_end:
+        return _of_change(plain, confirmed[0])
+    if facts.status is not None and facts.status not in NO_FAILURE:
+        return replace(plain, kind=StatementKind.FAILED, source=StatementSource.CHECK)
+    if confirmed:
+        return _of_change(plain, confirmed[0])
+    if suspected:
+        return _of_change(plain, suspected[0])
+    if facts.is_same_code:
+        return replace(plain, kind=StatementKind.SAME_CODE, source=StatementSource.CODE)
+    if at is None:
+        return plain
+    if dismissed:
+        return replace(plain, kind=StatementKind.NOT_TOLD_APART, source=StatementSource.TRIAL)
+    if ratio is not None and least is not None and severity(ratio) > 1 + least:
+        return replace(plain, kind=StatementKind.SHIFT, source=StatementSource.HISTORY)
+    return replace(plain, kind=StatementKind.NOT_TOLD_APART, source=StatementSource.HISTORY)
+
+
+def state_rounds(
+    statement: Statement, outcome: str, ratio: float | None, low: float | None, high: float | None
+) -> Statement:
+    """The statement about two commits after an A/B comparison of them. outcome: server.verdicts.held.PairOutcome."""
+    if statement.kind in (StatementKind.FAILED, StatementKind.SAME_CODE):
+        return statement
+    measured = replace(statement, ratio=ratio, low=low, high=high, source=StatementSource.TRIAL)
+    if outcome in (ChangeDirection.SLOWER, ChangeDirection.FASTER):
+        return replace(measured, kind=StatementKind.CONFIRMED, direction=StatementDirection(outcome))
+    return replace(measured, kind=StatementKind.NOT_TOLD_APART, direction=None, regression_id=None)
+
+
+def state_regression(row: RegressionRow) -> Statement:
+    """The statement about a change as a whole: its worst series, and what is left of it there."""
+    ratio, low, high = (row.ratio, row.low, row.high) if row.left_ratio is None else (row.left_ratio, None, None)
+    about = Statement(
+        StatementKind.NOT_TOLD_APART,
+        ratio=ratio,
+        low=low,
+        high=high,
+        source=StatementSource.TRIAL,
+        regression_id=row.id,
+        commit_sha=row.head_sha,
+    )
+    if row.verdict in (Verdict.DISMISSED, Verdict.UNSURE):
+        return about
+    return _stated(about, row.verdict, row.direction, row.phase, can_confirm=row.can_confirm)
+
+
+def state_change(
+    regression_id: int, direction: str, phase: str, ratio: float | None, *, can_confirm: bool = False
+) -> Statement:
+    """The statement about a change in one series, where a page has no more than these."""
+    verdict = Verdict.SUSPECTED if phase in (ChangePhase.SUSPECTED, ChangePhase.UNPAIRED) else Verdict.CONFIRMED
+    about = Statement(StatementKind.NOT_TOLD_APART, ratio=ratio, regression_id=regression_id)
+    if phase in (ChangePhase.DISMISSED, ChangePhase.UNSURE):
+        return replace(about, source=StatementSource.TRIAL)
+    return _stated(about, verdict, direction, phase, can_confirm=can_confirm)
+
+
+def _of_change(plain: Statement, change: SeriesChangeFact) -> Statement:
+    about = replace(
+        plain,
+        ratio=change.ratio if not change.is_end else None,
+        low=change.low if not change.is_end else None,
+        high=change.high if not change.is_end else None,
+        regression_id=change.regression_id,
+        status=change.head_status or plain.status,
+    )
+    if change.is_end:
+        fixed = StatementDirection.FIXED
+        return replace(about, kind=StatementKind.CONFIRMED, direction=fixed, source=StatementSource.CHECK, status=None)
+    return _stated(about, _verdict(change), change.direction, change.phase, can_confirm=change.can_confirm)
+
+
+def _verdict(change: SeriesChangeFact) -> str:
+    """The verdict on a series: nothing is confirmed of it before the whole change is."""
+    if change.phase in (ChangePhase.SUSPECTED, ChangePhase.UNPAIRED):
+        return Verdict.DISMISSED if change.verdict == Verdict.DISMISSED else Verdict.SUSPECTED
+    return change.phase if change.phase in (ChangePhase.DISMISSED, ChangePhase.UNSURE) else change.verdict
+
+
+def _stated(about: Statement, verdict: str, direction: str, phase: str, *, can_confirm: bool) -> Statement:
+    """A change that is confirmed or suspected. Slower or faster comes from the ratio, never from the suspicion."""
+    is_broken = direction == ChangeDirection.BROKEN
+    if not is_broken and about.ratio is not None:
+        direction = ChangeDirection.SLOWER if about.ratio > 1 else ChangeDirection.FASTER
+    if verdict != Verdict.CONFIRMED:
+        kind, source = StatementKind.SUSPECTED, StatementSource.CHECK if is_broken else StatementSource.HISTORY
+    else:
+        kind, source = StatementKind.CONFIRMED, StatementSource.CHECK if is_broken else StatementSource.TRIAL
+    return replace(
+        about,
+        kind=kind,
+        direction=StatementDirection(direction),
+        source=source,
+        can_confirm=can_confirm or kind == StatementKind.CONFIRMED,
+        is_ended=phase in ENDED,
+    )
+
+
+def _rank(change: SeriesChangeFact) -> tuple[bool, bool, bool, float, int]:
+    """Sort key: what broke, what became slower, what became faster, what ended; of each the largest first."""
+    is_broken, is_slower = (change.direction == item for item in (ChangeDirection.BROKEN, ChangeDirection.SLOWER))
+    return change.is_end, not is_broken, not is_slower, -severity(change.ratio or 1.0), change.regression_id
+
+
+def _noise(facts: SeriesFacts) -> Noise | None:
+    """The noise of the series in the environment of its reading; None without a reading."""
+    return learn([_noted(row) for row in facts.readings], facts.device_kind) if facts.readings else None
+
+
+def _noted(row: PointReading) -> Reading:
+    return Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns)
+
+
+def worst_statement(statements: Sequence[Statement]) -> Statement | None:
+    """Of several statements the one that a summary shows: what broke, what fails, what became slower, what is
+    suspected, what became faster, what ended, shifts; of each the largest."""
+
+    def key(statement: Statement) -> tuple[int, float]:
+        size = abs(log(statement.ratio)) if statement.ratio else 0.0
+        return _place(statement), -size
+
+    return min(statements, key=key, default=None)
+
+
+_PLACES: tuple[tuple[StatementKind, StatementDirection | None], ...] = (
+    (StatementKind.CONFIRMED, StatementDirection.BROKEN),
+    (StatementKind.FAILED, None),
+    (StatementKind.CONFIRMED, StatementDirection.SLOWER),
+    (StatementKind.SUSPECTED, StatementDirection.BROKEN),
+    (StatementKind.SUSPECTED, StatementDirection.SLOWER),
+    (StatementKind.CONFIRMED, StatementDirection.FASTER),
+    (StatementKind.CONFIRMED, StatementDirection.FIXED),
+    (StatementKind.SUSPECTED, StatementDirection.FASTER),
+    (StatementKind.SHIFT, None),
+    (StatementKind.NOT_TOLD_APART, None),
+    (StatementKind.SAME_CODE, None),
+    (StatementKind.NO_DATA, None),
+)
+
+
+def _place(statement: Statement) -> int:
+    return _PLACES.index((statement.kind, statement.direction))
