@@ -68,7 +68,6 @@ BELOW = {
 """The rooms that each room may import."""
 UPWARD = {
     ("warpwatch.loading", "warpwatch.settings"),
-    ("warpwatch.worker.headers", "warpwatch._toolchain"),
     ("warpwatch.server.history.commits", "warpwatch.server.http.problems"),
     ("warpwatch.server.history.definitions", "warpwatch.server.http.problems"),
     ("warpwatch.server.judge.interpreter", "warpwatch.server.threads.background"),

@@ -32,13 +32,21 @@ _LIMIT_BYTES = 64 * 2**20
 """Size of one file."""
 _LIMITS = Limits(depth=50, files=50_000)
 _LOOK = """
-import importlib.metadata, importlib.util, json, os, sys
+import importlib.metadata, importlib.util, json, os, subprocess, sys
 packages = sorted(f"{d.metadata['Name']} {d.version}" for d in importlib.metadata.distributions())
 torch = importlib.util.find_spec("torch")
 origin = torch.origin if torch else None
 compiled = origin is None or os.path.exists(importlib.util.cache_from_source(origin))
+tools = []
+try:
+    version = subprocess.run([os.environ.get("CXX", "g++"), "--version"], capture_output=True, text=True, check=True)
+    names = ("model name", "flags", "CPU part", "Features")
+    with open("/proc/cpuinfo") as file:
+        tools = [version.stdout, *sorted({line for line in file if line.startswith(names)})]
+except (OSError, subprocess.SubprocessError):
+    pass
 with open(os.path.join(os.environ["TMPDIR"], "look.json"), "w") as file:
-    json.dump({"packages": [sys.version, sys.prefix, *packages], "compiled": compiled}, file)
+    json.dump({"packages": [sys.version, sys.prefix, *packages], "compiled": compiled, "tools": tools}, file)
 """
 
 
@@ -46,11 +54,13 @@ with open(os.path.join(os.environ["TMPDIR"], "look.json"), "w") as file:
 class InterpreterState:
     """An interpreter and what is installed in it.
 
-    key: changes when a package is installed, updated or removed. is_compiled: whether its torch has byte code.
+    key: changes when a package is installed, updated or removed. is_compiled: whether its torch has byte code. tools:
+    the C++ compiler that it calls and the CPU; empty where there is no compiler.
     """
 
     key: str
     is_compiled: bool
+    tools: tuple[str, ...] = ()
 
 
 @cache
@@ -61,10 +71,11 @@ def read_interpreter(interpreter: str, confinement: Confinement) -> InterpreterS
         try:
             reply = json.loads(left.read("look.json", _LIMIT_BYTES))
             facts, is_compiled = [str(fact) for fact in reply["packages"]], bool(reply["compiled"])
+            tools = tuple(str(tool) for tool in reply["tools"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            facts, is_compiled = [], True
+            facts, is_compiled, tools = [], True, ()
     digest = hashlib.sha256(json.dumps([interpreter, __version__, *facts]).encode()).hexdigest()
-    return InterpreterState(digest, is_compiled)
+    return InterpreterState(digest, is_compiled, tools)
 
 
 @cache

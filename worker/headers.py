@@ -16,10 +16,8 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
-from warpwatch._toolchain import ToolMissingError, cpu_model, cxx_compiler
 from warpwatch.settings import user_cache
 from warpwatch.worker.bytecode import read_interpreter
 from warpwatch.worker.jailed import ended, keep
@@ -87,20 +85,14 @@ def make(interpreter: str, confinement: Confinement, should_stop: Callable[[], s
 
 
 def _place(interpreter: str, confinement: Confinement) -> Path | None:
+    """The folder for an interpreter with what is installed in it, its compiler and the CPU; None without a compiler."""
     if not confinement.has_namespaces or confinement.image is not None:
         return None
-    with contextlib.suppress(OSError, ToolMissingError):
-        return place_of(read_interpreter(interpreter, confinement).key)
+    with contextlib.suppress(OSError):
+        state = read_interpreter(interpreter, confinement)
+        digest = hashlib.sha256("\0".join([state.key, *state.tools]).encode()).hexdigest()
+        return user_cache() / "headers" / digest if state.tools else None
     return None
-
-
-@cache
-def place_of(key: str) -> Path:
-    """The folder for an interpreter with what is installed in it; ToolMissingError where there is no C++ compiler."""
-    folder = user_cache() / "headers"
-    folder.mkdir(parents=True, exist_ok=True)
-    facts = [key, cxx_compiler(folder).version, cpu_model()]
-    return folder / hashlib.sha256("\0".join(facts).encode()).hexdigest()
 
 
 def lay_out(folder: Path, temp: Tree) -> None:

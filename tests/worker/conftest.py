@@ -139,15 +139,13 @@ def tools(settings: Settings) -> Iterator[Tools]:
 
 
 @pytest.fixture
-def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of the user, whatever was measured on this machine before, by tests that compiled nothing yet."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     templates.forget_compilers()
     monkeypatch.setattr(headers, "_made", headers._Made())
-    headers.place_of.cache_clear()
-    yield folder
-    headers.place_of.cache_clear()
+    return folder
 
 
 @pytest.fixture

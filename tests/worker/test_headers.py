@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,9 @@ def test_children_use_headers_that_are_made_once_and_cannot_change_them(
 def test_a_later_worker_finds_them_before_anything_compiles(host: Host, tmp_path: Path) -> None:
     folder = tmp_path / "made"
     (folder / "torchinductor_warpwatch" / "precompiled_headers").mkdir(parents=True)
-    place = headers.place_of(bytecode.read_interpreter(sys.executable, host.confinement()).key)
+    place = headers._place(sys.executable, host.confinement())
+    assert place is not None
+    place.parent.mkdir(parents=True)
     assert headers.find(sys.executable, host.confinement()) is None, "nothing has compiled yet"
     folder.rename(place)
     assert headers.find(sys.executable, host.confinement()) == place
@@ -93,4 +96,15 @@ def test_what_a_failed_compiler_leaves_is_not_kept(
     monkeypatch.setattr(headers, "_COMPILE", f'{half}\nopen("{headers._HEADERS}/half.h.gch", "w").close()')
     headers.make(sys.executable, host.confinement())
     assert headers.find(sys.executable, host.confinement()) is None
-    assert [path.name for path in (user_cache / "warpwatch" / "headers").iterdir()] == ["compilers.json"]
+    assert not [*(user_cache / "warpwatch").rglob("*")]
+
+
+def test_another_compiler_has_headers_of_its_own(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = (sys.executable, host.confinement())
+    state, place = bytecode.read_interpreter(*python), headers._place(*python)
+    version, *cpu = state.tools
+    assert cpu
+    monkeypatch.setattr(headers, "read_interpreter", lambda *_: replace(state, tools=(f"{version} of tomorrow", *cpu)))
+    assert headers._place(*python) not in (None, place)
+    monkeypatch.setattr(headers, "read_interpreter", lambda *_: replace(state, tools=()))
+    assert headers._place(*python) is None

@@ -48,7 +48,7 @@ OWN = {
         "_machine, lock_device": "the lock and the name of the machine",
     },
     "exam.py": {"candidates": "a folder that a person names"},
-    "headers.py": {"find, make, _make, place_of, lay_out": "headers that were copied out of a jail"},
+    "headers.py": {"find, make, _make, _place, lay_out": "headers that were copied out of a jail"},
     "host.py": {"start_template, lone_child": "empty folders"},
     "http_coordinator.py": {"_results_file, _send, _inline": "results of this worker"},
     "jailed.py": {"keep": "a new folder of the worker"},
