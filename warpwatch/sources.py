@@ -8,7 +8,8 @@ import hashlib
 import re
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -69,10 +70,16 @@ class Sources:
 
     What it imports from the packages that warpwatch.toml measures counts by the globs that are declared there.
     definitions: where operators and warpwatch.toml lie, at one version for all commits; None where each commit has its
-    own.
+    own. projects: what warpwatch.toml says at commits where that is known already.
     """
 
-    def __init__(self, mirror: Path, definitions: DefinitionsVersion | None = None) -> None:
+    def __init__(
+        self,
+        mirror: Path,
+        definitions: DefinitionsVersion | None = None,
+        projects: Mapping[str, Project] | None = None,
+    ) -> None:
+        self._projects = projects or {}
         self._measured_mirror = mirror
         self.definitions = definitions
         self._mirror = mirror if definitions is None else mirror_of(mirror, definitions)
@@ -241,10 +248,10 @@ class Sources:
         sha = self._place(sha)
         if sha not in self._layouts:
             root = git.entries(self._mirror, sha, "")
-            try:
-                project = parse_project(git.read_file(self._mirror, sha, FILE_NAME))
-            except ProjectError:
-                project = Project()
+            project = self._projects.get(sha) or Project()
+            if sha not in self._projects:
+                with suppress(ProjectError):
+                    project = parse_project(git.read_file(self._mirror, sha, FILE_NAME))
             files, natives = (git.entries(self._mirror, sha, folder) for folder in (project.operators, project.native))
             modules = {name.removesuffix(".py") for name in root} - _SERVICE
             description = root.get(FILE_NAME)

@@ -27,7 +27,7 @@ from warpwatch.git import GitError
 from warpwatch.project import Project, ProjectError
 from warpwatch.sources import parse_python
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name, spare_cores, step_back
-from warpwatch.worker.mirrors import read_project, trusted_mirror
+from warpwatch.worker.mirrors import mirror_commit
 from warpwatch.worker.reporter import CannotRunError, Reporter, SilentReporter, Stopped
 from warpwatch.worker.tools import Tools
 from warpwatch.worker.trees import Tree
@@ -120,12 +120,12 @@ class BuildAhead:
         home = self._host.home
         folder = home / "worktrees" / f"{socket.gethostname()}-{os.getpid()}-ahead-{sha[:12]}"
         with suppress(GitError, ProjectError, CannotRunError):
-            mirror = trusted_mirror(self._host.settings, self._host.confinement().isolation, url, sha)
-            project = read_project(mirror, sha)
+            commit = mirror_commit(self._host.settings, self._host.confinement().isolation, url, sha)
+            project = commit.project
             if project.image is not None:
                 # Getting an image takes the network and the disk from what is measured now.
                 return
-            with lay_out(mirror, sha, folder, project, None) as trees:
+            with lay_out(commit, folder) as trees:
                 if self._host.kind == "cpu":
                     # They take longest, so they come first.
                     self._precompile(trees.root, project, targets)

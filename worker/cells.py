@@ -9,14 +9,13 @@ from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.rounds import CellRounds
 from warpwatch.contract.spec import BUDGET_NS, JobRequest
 from warpwatch.contract.words import Status
-from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.compared_side import ComparedSide
 from warpwatch.worker.comparison import TURNS, planned_rounds, typical
 from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once
 from warpwatch.worker.gate import expect_healthy
+from warpwatch.worker.plan import plan_job, with_pairs
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter
-from warpwatch.worker.toolchains import find_toolchain
 from warpwatch.worker.tools import Tools
 
 CELLS = ("base, old toolchain", "head, old toolchain", "base, new toolchain", "head, new toolchain")
@@ -34,14 +33,13 @@ class ComparedCells:
 
 
 def compare_cells(request: JobRequest, tools: Tools, reporter: Reporter, traces: Path) -> list[ComparedCells]:
-    """Rounds of every pair of the specification in the four cells of `request`: its base and its commit, each under
-    both of its toolchains. CannotRunError when nothing can be measured, ToolchainError for an unknown toolchain."""
-    if request.base_sha is None or request.spec.toolchains is None or not request.spec.pairs:
-        raise CannotRunError("four cells need a base commit, two toolchains and the pairs to compare")
+    """Rounds of every pair in the four cells of `request`: its base and its commit, each under both of its toolchains.
+    CannotRunError when nothing can be measured."""
+    if request.spec.toolchains is None:
+        raise CannotRunError("four cells need two toolchains")
     bounded = BoundedReporter(reporter)
-    toolchains = [find_toolchain(tools.host.home, name) for name in request.spec.toolchains for _ in range(2)]
-    shas = [request.base_sha, request.sha] * 2
-    checkouts = tools.checkouts(request.url, shas, bounded, request.definitions, toolchains)
+    plan = with_pairs(plan_job(request, tools, bounded, traces, is_crossed=True), bounded)
+    request, checkouts = plan.request, plan.checkouts
     drop_idle_at_once(checkouts)
     for checkout in checkouts:
         checkout.start_spares(1, bounded)
@@ -49,30 +47,25 @@ def compare_cells(request: JobRequest, tools: Tools, reporter: Reporter, traces:
     expect_healthy(checkouts[0], tools.host.device, peaks, bounded, tools.host.last_canary)
     limits = TimeLimits(peaks, tools.host.kind)
     sides = [
-        ComparedSide(name, checkout, request, bounded, traces, limits)
-        for name, checkout in zip(CELLS, checkouts, strict=True)
+        ComparedSide(name, plan, checkout, bounded, limits) for name, checkout in zip(CELLS, checkouts, strict=True)
     ]
     load_at_once(checkouts, request.operator, bounded)
     for side in sides:
         side.load()
-    results = {pair: ComparedCells(*pair, CellRounds([], [], [], [])) for pair in request.spec.pairs}
+    results = {pair: ComparedCells(*pair, CellRounds([], [], [], [])) for pair in request.spec.pairs or []}
     count = planned_rounds(request.spec)
     for index in range(count):
         bounded.progress(index, count, f"round {index + 1} of {count}")
         if index:
-            _renew_children(checkouts, request.operator, bounded)
+            for checkout in checkouts:
+                checkout.start_spares(1, bounded)
+            drop_at_once(checkouts)
+            load_at_once(checkouts, request.operator, bounded)
         for pair, result in results.items():
             if result.status is Status.OK:
                 results[pair] = _round(result, sides, request, index)
     bounded.progress(count, count, "")
     return list(results.values())
-
-
-def _renew_children(checkouts: list[Checkout], operator: str, reporter: Reporter) -> None:
-    for checkout in checkouts:
-        checkout.start_spares(1, reporter)
-    drop_at_once(checkouts)
-    load_at_once(checkouts, operator, reporter)
 
 
 def _round(result: ComparedCells, sides: list[ComparedSide], request: JobRequest, index: int) -> ComparedCells:

@@ -8,24 +8,24 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from warpwatch import __version__, git
+from warpwatch import __version__
 from warpwatch.contract.activities import Activity, Stopwatch
 from warpwatch.contract.catalogue import MOST_TIMEOUT_FACTOR, Catalogue, OperatorEntry
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import BuildReply
-from warpwatch.contract.spec import ADDRESS, DefinitionsVersion
-from warpwatch.contract.words import Fault, Status
-from warpwatch.project import Project
+from warpwatch.contract.spec import ADDRESS
+from warpwatch.contract.words import Status
 from warpwatch.sources import Sources
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name, merge_replies
 from warpwatch.worker.caches import cache_of
 from warpwatch.worker.cards import read_card
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.host import THREADS, Host, greeted
+from warpwatch.worker.mirrors import MirroredCommit, find_ancestors
 from warpwatch.worker.package_build import PackageBuild, PackageBuildError, build_package
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer
@@ -41,30 +41,35 @@ LIBRARIES = 64
 """Libraries that one operator may use."""
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorSources:
+    """The sources of one operator at a commit, as git has them. modules: installed modules that they import.
+
+    definition: the fingerprint of its definition, "" where there is none; None where the commit itself defines it.
+    """
+
+    modules: tuple[str, ...] = ()
+    definition: str | None = None
+
+
 class Checkout:
     """One commit's worktree and child. The child starts when first asked, and again after it failed.
 
-    definitions: what defines its operators, in a worktree of its own; None where the commit does. toolchain: what it is
-    built and run with, in place of what its project asks for.
+    Git is asked when a checkout is made, and by `sources_of` for the plan of a job. toolchain: what the commit is built
+    and run with, in place of what its project asks for.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        mirror: Path,
-        sha: str,
-        project: Project,
-        definitions: DefinitionsVersion | None = None,
-        toolchain: Toolchain | None = None,
-    ) -> None:
+    def __init__(self, host: Host, commit: MirroredCommit, toolchain: Toolchain | None = None) -> None:
+        sha, project = commit.sha, commit.project
         self.host = host = host.in_image(project.image)
         self.sha = sha
         if toolchain is not None and toolchain.interpreter is not None:
             project = replace(project, interpreter=toolchain.interpreter)
         self.project = project
         self._variables = toolchain.variables if toolchain is not None else ()
-        self._mirror = mirror
-        self._sources = Sources(mirror, definitions)
+        place = sha if commit.definitions is None else commit.definitions.sha
+        # Without the toolchain, which does not change what is measured.
+        self._sources = Sources(commit.mirror, commit.definitions, {place: commit.project})
         self._environments: dict[tuple[str, ...], Environment] = {}
         self._catalogues: dict[str | None, Catalogue] = {}
         self._child: Child | None = None
@@ -82,11 +87,11 @@ class Checkout:
         # Beside the worktree, so that it is hidden from other commits and removed after a crash in the same way.
         self._libraries = folder.with_name(f"{folder.name}-libraries")
         self._stack.callback(shutil.rmtree, self._libraries, ignore_errors=True)
-        self.build_failure: str | None = None
-        self.build_fault: Fault | None = None
+        self.build_failure: PackageBuildError | None = None
         self._package: PackageBuild | None = None
         try:
-            self.trees = self._stack.enter_context(lay_out(mirror, sha, folder, project, definitions))
+            self.trees = self._stack.enter_context(lay_out(commit, folder))
+            self._ancestors = find_ancestors(commit, self.trees.root)
         except BaseException:
             self._stack.close()
             raise
@@ -194,16 +199,22 @@ class Checkout:
                     host.home, commit.place, content, measured.build, python, host.confinement(), seconds, reporter
                 )
         except PackageBuildError as error:
-            self.build_failure, self.build_fault = str(error), error.fault
+            self.build_failure = error.with_traceback(None)
 
-    def environment_of(self, operator: str, reporter: Reporter) -> Environment:
-        """The same with the installed distributions that the operator imports, and the version of its definition where
-        that is not the commit's own: times of two definitions are not one series."""
-        environment = self.environment(reporter, tuple(self._sources.dependencies(self.sha, operator)))
+    def sources_of(self, operator: str) -> OperatorSources:
+        """The sources of an operator at this commit; git reads each file once."""
+        modules = tuple(self._sources.dependencies(self.sha, operator))
         if not self.is_defined_beside:
+            return OperatorSources(modules)
+        return OperatorSources(modules, self._sources.definition(self.sha, operator) or "")
+
+    def environment_of(self, sources: OperatorSources, reporter: Reporter) -> Environment:
+        """The same with the installed distributions that an operator imports, and the version of its definition where
+        that is not the commit's own: times of two definitions are not one series."""
+        environment = self.environment(reporter, sources.modules)
+        if sources.definition is None:
             return environment
-        definition = self._sources.definition(self.sha, operator)
-        return environment.with_facts({"definition": definition[:12] if definition else ""})
+        return environment.with_facts({"definition": sources.definition[:12]})
 
     def environment(self, reporter: Reporter, modules: tuple[str, ...] = ()) -> Environment:
         """The fingerprint of what this commit is measured with: its own interpreter, if its project names one, and the
@@ -416,18 +427,15 @@ class Checkout:
 
     def _with_present(self, entry: OperatorEntry) -> OperatorEntry:
         """The entry with the variants that the commit has: one may exist since a later commit."""
-        try:
-            present = [item for item in entry.variants if not item.since or self._descends_from(item.since)]
-        except git.UnknownRefError as error:
-            return replace(entry, variants=[], cases=[], error=f"since: {error}")
-        return replace(entry, variants=present)
-
-    def _descends_from(self, ref: str) -> bool:
-        first = git.resolve(self._mirror, ref)
-        try:
-            return git.merge_base(self._mirror, first, self.sha) == first
-        except git.UnknownRefError:
-            return False
+        refs = [item.since for item in entry.variants if item.since]
+        unknown = next((ref for ref in refs if ref not in self._ancestors), None)
+        if unknown is not None:
+            error = (
+                f"since: no commit, branch or tag {unknown!r} in this repository; push it, check the spelling, or "
+                "write it as one string"
+            )
+            return replace(entry, variants=[], cases=[], error=error)
+        return replace(entry, variants=[item for item in entry.variants if self._ancestors.get(item.since, True)])
 
 
 def close_at_once(children: Sequence[Child]) -> None:

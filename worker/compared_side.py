@@ -5,73 +5,56 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue
-from warpwatch.contract.messages import GraphPlan, SampleReply
-from warpwatch.contract.spec import JobRequest
+from warpwatch.contract.messages import BuildReply, GraphPlan, SampleReply
 from warpwatch.contract.words import Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
-from warpwatch.worker.measurer import Measurer, Strikes, build_native, derive_cases, load_failure
+from warpwatch.worker.measurer import Measurer, Strikes, build_native
+from warpwatch.worker.plan import JobPlan, LoadFailure, read_operator
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter
 
 
 class ComparedSide:
-    """One of the commits. `_trouble` holds, per variant, the status and message of one that cannot run."""
+    """One of the commits. build: of its native libraries, None where there was none. `_trouble` holds, per variant, the
+    status and message of one that cannot run."""
 
     def __init__(
-        self,
-        name: str,
-        checkout: Checkout,
-        request: JobRequest,
-        reporter: BoundedReporter,
-        traces: Path,
-        limits: TimeLimits,
+        self, name: str, plan: JobPlan, checkout: Checkout, reporter: BoundedReporter, limits: TimeLimits
     ) -> None:
         self.name = name
         self.checkout = checkout
         self.catalogue: Catalogue | None = None
-        self.derived: list[CaseEntry] = []
-        self.measurer = Measurer(checkout, request, reporter, traces, limits, Strikes())
+        self.derived: tuple[CaseEntry, ...] = ()
+        self.build: BuildReply | None = None
+        self.measurer = Measurer(plan, checkout, reporter, limits, Strikes())
         self._limits = limits
         self._cases: dict[str, CaseEntry] = {}
-        self._request = request
-        self._pairs = request.spec.pairs or []
+        self._request = plan.request
         self._reporter = reporter
         self._trouble: dict[str, tuple[Status, str]] = {}
 
     def load(self) -> None:
         """Reads the catalogue and builds the native variants; notes which variants cannot run."""
-        variants = {variant for variant, _ in self._pairs}
-        if self.checkout.build_failure is not None:
-            self._trouble = dict.fromkeys(variants, (Status.BUILD_FAILED, self.checkout.build_failure))
-            return
-        try:
-            self.catalogue, entry = self.checkout.catalogue(self._request.operator, self._reporter)
-        except ChildFailure as failure:
+        request, pairs = self._request, self._request.spec.pairs or []
+        variants = {variant for variant, _ in pairs}
+        declared = read_operator(self.checkout, request.operator, [case for _, case in pairs], self._reporter)
+        self.catalogue, self.derived, entry = declared.catalogue, declared.derived, declared.entry
+        if declared.failure is not None or entry is None:
+            failure = declared.failure or LoadFailure(Status.BUILD_FAILED, f"there is no operator {request.operator!r}")
             self._trouble = dict.fromkeys(variants, (failure.status, failure.message))
             return
-        if entry is None:
-            trouble = (Status.BUILD_FAILED, f"there is no operator {self._request.operator!r}")
-            self._trouble = dict.fromkeys(variants, trouble)
-            return
-        failed = load_failure(self.checkout, entry)
-        if failed is not None:
-            self._trouble = dict.fromkeys(variants, (failed.status, failed.message))
-            return
-        seconds = self.checkout.host.settings.case_timeout_seconds
-        keys = (case for _, case in self._pairs)
-        self.derived = derive_cases(self.checkout, entry, keys, seconds, self._reporter)
-        self._cases = {case.key: case for case in (*entry.cases, *self.derived)}
+        self._cases = {case.key: case for case in entry.cases}
         missing = variants - {variant.name for variant in entry.variants}
         self._trouble = {name: (Status.SKIPPED, f"this commit has no variant {name!r}") for name in missing}
-        native = {variant.name for variant in entry.variants if variant.native} & variants
-        if native:
-            build = build_native(self.checkout, entry, self._reporter)
-            if build.status is Status.BUILD_FAILED:
-                self._trouble |= dict.fromkeys(native, (Status.BUILD_FAILED, build.message))
+        native = {variant.name for variant in entry.variants if variant.native}
+        # The builds of a patch say what machine code it changes, whatever is measured.
+        if native if request.patch is not None else native & variants:
+            self.build = build_native(self.checkout, entry, self._reporter)
+            if self.build.status is Status.BUILD_FAILED:
+                self._trouble |= dict.fromkeys(native & variants, (Status.BUILD_FAILED, self.build.message))
 
     def entry_of(self, case: str) -> CaseEntry | None:
         """The case as the commit describes it; None where it has none of this key."""
@@ -111,16 +94,13 @@ class ComparedSide:
             return self._failed(variant, case, failure)
         if verb == "sample" and reply.status is Status.OK and not reply.samples_ns:
             return SampleReply(Status.CRASHED, "the harness took no samples")
-        return self._bounded(reply, case, time.monotonic() - begin)
+        # Times that no device can show are refused.
+        entry = self._cases.get(case)
+        flops, bytes_moved = (entry.flops, entry.bytes) if entry else (0, 0)
+        objection = self._limits.objection(reply.samples_ns, flops, bytes_moved, time.monotonic() - begin)
+        return reply if objection is None else SampleReply(Status.WRONG, objection)
 
     def _failed(self, variant: str, case: str, failure: ChildFailure) -> SampleReply:
         # The other side continues, and an endless loop must not cost a time-out per case.
         self._trouble[variant] = (Status.SKIPPED, f"{variant} {failure.status.replace('_', ' ')} before, on {case}")
         return SampleReply(failure.status, failure.message)
-
-    def _bounded(self, reply: SampleReply, case: str, elapsed_seconds: float) -> SampleReply:
-        """The reply, or a refusal of times that no device can show."""
-        entry = self._cases.get(case)
-        flops, bytes_moved = (entry.flops, entry.bytes) if entry else (0, 0)
-        objection = self._limits.objection(reply.samples_ns, flops, bytes_moved, elapsed_seconds)
-        return reply if objection is None else SampleReply(Status.WRONG, objection)

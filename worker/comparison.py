@@ -6,21 +6,20 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from statistics import mean, median
 
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import METRICS, PROTOCOLS
 from warpwatch.contract.messages import GraphPlan, SampleReply
-from warpwatch.contract.outcome import Comparison, Finding, Outcome, PartialOutcome
+from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import ROUNDS, WAITS, StopRule, judge_controls
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Reason, Status
-from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.compared_side import ComparedSide
 from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once, rehearse_at_once
 from warpwatch.worker.gate import counts_as_fit, expect_healthy
 from warpwatch.worker.measurer import describe
+from warpwatch.worker.plan import JobPlan, with_pairs
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 from warpwatch.worker.tools import Tools
@@ -52,20 +51,16 @@ _LEAST_SLICE_NS, _MOST_SLICE_NS = 1_000_000, 25_000_000
 """Slices on a CPU where the time for the rounds is limited. Many short ones tell more than few long ones."""
 
 
-def compare(
-    request: JobRequest,
-    base_checkout: Checkout,
-    head_checkout: Checkout,
-    tools: Tools,
-    reporter: BoundedReporter,
-    traces: Path,
-    earlier: PartialOutcome | None = None,
-) -> Outcome:
-    """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side of those that changed most.
+def compare(plan: JobPlan, tools: Tools, reporter: BoundedReporter) -> Outcome:
+    """Paired rounds of every (variant, case) of the specification, where it names none of all that it chooses; a
+    profile per side of those that changed most.
 
-    earlier: what an interrupted run measured, whose rounds count where the environment is the same.
+    The rounds of an interrupted run count where the environment is the same.
     """
-    checkouts, host = (base_checkout, head_checkout), head_checkout.host
+    plan = with_pairs(plan, reporter)
+    request, checkouts, earlier = plan.request, plan.checkouts, plan.earlier
+    base_checkout, head_checkout = checkouts
+    host = head_checkout.host
     # The first children answer questions. To open a GPU would disturb the look at it, so others then start later.
     count = certain_rounds(request.spec, 0, host.kind) if counts_as_fit(host.device, host.last_canary) else 0
     # Those that were started for another job are older than what they would be compared with.
@@ -74,19 +69,19 @@ def compare(
         checkout.start_spares(count if checkout.running else count + 1, reporter)
     if request.spec.toolchains is None:
         expect_one_interpreter(base_checkout.environment(reporter), head_checkout.environment(reporter))
-    environment = head_checkout.environment_of(request.operator, reporter)
+    environment = head_checkout.environment_of(plan.sources, reporter)
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
     expect_healthy(head_checkout, host.device, outcome.peaks, reporter, host.last_canary)
     limits = TimeLimits(outcome.peaks, host.kind)
     load_at_once(checkouts, request.operator, reporter)
-    base = ComparedSide("base", base_checkout, request, reporter, traces, limits)
-    head = ComparedSide("head", head_checkout, request, reporter, traces, limits)
+    base = ComparedSide("base", plan, base_checkout, reporter, limits)
+    head = ComparedSide("head", plan, head_checkout, reporter, limits)
     base.load()
     head.load()
     rounds = _Rounds(request, base, head, reporter)
     if earlier is not None and earlier.environment_key == environment.key:
         rounds.take_over(earlier.comparisons)
-    return rounds.run(
+    outcome = rounds.run(
         replace(
             outcome,
             catalogue=head.catalogue,
@@ -94,6 +89,7 @@ def compare(
             derived_cases=[*{case.key: case for case in (*base.derived, *head.derived)}.values()],
         )
     )
+    return outcome if request.patch is None else replace(outcome, base_build=base.build, build=head.build)
 
 
 class _Rounds:
@@ -159,7 +155,7 @@ class _Rounds:
                 self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
                 self._renew_children(index, pairs)
                 for pair in pairs:
-                    self._comparisons[pair] = self._judged(self._round(self._comparisons[pair], index))
+                    self._comparisons[pair] = self._round(self._comparisons[pair], index)
                 self._whole_rounds = dict(self._comparisons)
         finally:
             drop_idle_at_once(self._checkouts)
@@ -217,15 +213,8 @@ class _Rounds:
         for pair in smallest.values():
             rehearse_at_once(self._checkouts, self._request.operator, *pair, self._request.spec.seed, self._reporter)
 
-    def _judged(self, comparison: Comparison) -> Comparison:
-        """The comparison with what its controls say against it."""
-        if comparison.status is not Status.OK:
-            return comparison
-        kind = self._head.checkout.host.kind
-        return replace(comparison, reason=judge_controls(comparison.again, comparison.waited, kind, comparison.ratios))
-
     def _round(self, comparison: Comparison, index: int) -> Comparison:
-        """One more round of a pair; the first failure ends the comparison."""
+        """One more round of a pair, with what the controls say against it; the first failure ends the comparison."""
         kind = self._base.checkout.host.kind
         turns = [self._sides[name] for name in turns_of(index, kind, is_limited=self._is_limited)]
         metrics: dict[str, str] = {}
@@ -242,12 +231,15 @@ class _Rounds:
             if reply.status is not Status.OK:
                 return self._end_failed(comparison, side, reply)
             samples["waited" if wait else side.name].append(typical(reply.samples_ns, kind))
-        for side, reply in self._verify(comparison, turns[:2]) if self._verifies(index) else ():
+        # Where the time is limited, later rounds than the first compute the same; on a GPU `finish` also leaves the
+        # memory to the other side.
+        is_verified = index == 0 or not self._is_limited or kind != "cpu"
+        for side, reply in self._verify(comparison, turns[:2]) if is_verified else ():
             if reply.status is not Status.OK:
                 return self._end_failed(comparison, side, reply)
         base_ns, head_ns = middle(samples["base"], samples["head"])
         first, second = samples["base"][::2], samples["base"][1::2]
-        return replace(
+        longer = replace(
             comparison,
             metric=metrics["head"],
             base_ns=[*comparison.base_ns, base_ns],
@@ -255,6 +247,7 @@ class _Rounds:
             again=[*comparison.again, middle_ratio(first, second)],
             waited=[*comparison.waited, middle_ratio(second, samples["waited"])],
         )
+        return replace(longer, reason=judge_controls(longer.again, longer.waited, kind, longer.ratios))
 
     def _prepare(self, comparison: Comparison, sides: list[ComparedSide]) -> Iterator[tuple[ComparedSide, SampleReply]]:
         """Prepares both sides; in the first round one after the other, because each times a call for its plan. With
@@ -299,11 +292,6 @@ class _Rounds:
         for end in range(len(sampled), 0, -4):
             sampled.insert(end, (self._base, wait))
         return sampled
-
-    def _verifies(self, index: int) -> bool:
-        """Whether a round verifies what was computed while it was timed. Where the time is limited, later ones than the
-        first compute the same; on a GPU `finish` also leaves the memory to the other side."""
-        return index == 0 or not self._is_limited or self._head.checkout.host.kind != "cpu"
 
     def _end_failed(self, comparison: Comparison, side: ComparedSide, reply: SampleReply) -> Comparison:
         reason = Reason.BASE_FAILED if side is self._base else None

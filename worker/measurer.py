@@ -6,115 +6,31 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
+from warpwatch.contract.catalogue import OperatorEntry
 from warpwatch.contract.measurement import SETUP
-from warpwatch.contract.messages import BenchReply, BuildReply, CasesReply, CheckReply, ProfileReply
+from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
 from warpwatch.contract.outcome import Finding
-from warpwatch.contract.spec import ADDRESS, BUDGET_NS, JobRequest, JobSpec
-from warpwatch.contract.words import Fault, JobKind, Reason, Status
+from warpwatch.contract.spec import ADDRESS, BUDGET_NS
+from warpwatch.contract.words import Fault, JobKind, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.plan import JobPlan
 from warpwatch.worker.plausibility import TimeLimits
-from warpwatch.worker.reporter import CannotRunError, Reporter
+from warpwatch.worker.reporter import Reporter
 from warpwatch.worker.sanitizers import SLOWER
 
 TRACE_LIMIT = 512 * 2**20
 """Bytes of one compressed trace; a longer one adds nothing."""
-EDGE = "edge"
 COUNTING_SECONDS = 300.0
 """Extra time for Nsight Compute: it starts a process and runs every kernel once per group of counters."""
 _STRIKES = {Status.CRASHED: 1, Status.TIMED_OUT: 2}
 _OUT = 2
 """Strikes after which a variant's remaining cases are skipped: an endless loop must not take hours."""
-
-
-def choose_variants(entry: OperatorEntry, spec: JobSpec) -> list[VariantEntry]:
-    """The variants asked for that the operator has."""
-    names = pick([variant.name for variant in entry.variants], spec.variants)
-    return [variant for variant in entry.variants if variant.name in names]
-
-
-def choose_cases(entry: OperatorEntry, spec: JobSpec, kind: str) -> list[CaseEntry]:
-    """The cases asked for by name, whatever their suite; without names the first `case_limit` of the suite, all by
-    default.
-
-    A check adds the suite "edge": sizes that are easy to get wrong, and whose time does not matter.
-    """
-    if spec.cases is None:
-        suites = {spec.suite} | ({EDGE} if kind == "check" else set())
-        return [case for case in entry.cases if not suites.isdisjoint(case.suites)][: spec.case_limit]
-    names = pick([case.key for case in entry.cases], spec.cases)
-    return [case for case in entry.cases if case.key in names]
-
-
-def derive_cases(
-    checkout: Checkout, entry: OperatorEntry, keys: Iterable[str] | None, seconds: float, reporter: Reporter
-) -> list[CaseEntry]:
-    """The cases of these keys that the operator can have although it does not declare them."""
-    declared = {case.key for case in entry.cases}
-    missing = [key for key in dict.fromkeys(keys or ()) if key not in declared]
-    if not missing:
-        return []
-    try:
-        reply = checkout.ask(CasesReply, "cases", seconds, reporter, operator=entry.name, cases=missing)
-    except ChildFailure as failure:
-        reply = CasesReply(failure.status, failure.message)
-    if reply.status is not Status.OK:
-        reporter.log(f"undeclared cases of {entry.name}: {reply.message}")
-    return [case for case in reply.cases if case.key in missing]
-
-
-def pick(existing: Iterable[str], chosen: list[str] | None) -> list[str]:
-    """The existing names that are chosen; None chooses all."""
-    return [name for name in existing if chosen is None or name in chosen]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadFailure:
-    """Why an operator file does not load. fault, subjects: as in a finding."""
-
-    status: Status
-    message: str
-    fault: Fault | None = None
-    subjects: tuple[str, ...] = ()
-    reason: Reason | None = None
-
-
-def expect_entry(checkout: Checkout, operator: str, reporter: Reporter) -> OperatorEntry:
-    """The operator as the commit declares it; CannotRunError where its file does not load, or there is none."""
-    try:
-        _, entry = checkout.catalogue(operator, reporter)
-    except ChildFailure as failure:
-        raise CannotRunError(f"{operator} does not load: {failure.message}") from failure
-    if entry is None or entry.error is not None:
-        raise CannotRunError((entry and entry.error) or f"there is no operator {operator!r}")
-    return entry
-
-
-def load_failure(checkout: Checkout, entry: OperatorEntry) -> LoadFailure | None:
-    """Why the file of the operator does not load; None where it does."""
-    if entry.error is None:
-        return None
-    measured, module = checkout.project.measured, entry.missing_module
-    reason = Reason.UNUSABLE_DEFINITIONS if checkout.is_defined_beside else None
-    if module is None:
-        fault = Fault.BAD_DEFINITION if checkout.is_defined_beside else None
-        return LoadFailure(Status.BUILD_FAILED, entry.error, fault, reason=reason)
-    faulty: tuple[Fault, tuple[str, ...]] = (Fault.MISSING_MODULE, (module,))
-    if measured is not None and module.partition(".")[0] in measured.packages:
-        message = f"this commit has no {module}, which the definition of {entry.name} imports"
-        return LoadFailure(Status.UNSUPPORTED, message, *faulty, reason=reason)
-    python = checkout.host.find_interpreter(checkout.project.interpreter) or checkout.project.interpreter
-    message = (
-        f"{entry.name} imports {module}, which {python} lacks: install it there, or let `build` in warpwatch.toml "
-        f"install it, and run this job again\n{entry.error}"
-    )
-    return LoadFailure(Status.MISSING_DEPENDENCY, message, *faulty, reason=Reason.MISSING_DEPENDENCY)
 
 
 def build_native(checkout: Checkout, entry: OperatorEntry, reporter: Reporter) -> BuildReply:
@@ -171,18 +87,16 @@ class Measurer:
 
     def __init__(
         self,
+        plan: JobPlan,
         checkout: Checkout,
-        request: JobRequest,
         reporter: Reporter,
-        traces: Path,
         limits: TimeLimits,
         strikes: Strikes,
     ) -> None:
         self._checkout = checkout
         self._limits = limits
-        self._request = request
+        self._request, self._traces = plan.request, plan.traces
         self._reporter = reporter
-        self._traces = traces
         self._strikes = strikes
 
     def measure(self, kind: str, variant: str, case: str) -> Finding:

@@ -11,23 +11,24 @@ from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import Reason, Status
 from warpwatch.formats import VARIANT, ForeignResults
 from warpwatch.project import Program
-from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.comparison import Pair, ended, expect_one_interpreter, list_undecided, planned_rounds
-from warpwatch.worker.programs import ProgramRun, ProgramRunner, catalogue_of, expect_fit, identify, runner_of
+from warpwatch.worker.plan import JobPlan
+from warpwatch.worker.programs import ProgramRunner, catalogue_of, expect_fit, identify, runner_of
 from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.tools import Tools
 
 
-def compare_programs(request: JobRequest, base: Checkout, head: Checkout, tools: Tools, reporter: Reporter) -> Outcome:
-    """Paired rounds of every (variant, case) in `request.spec.pairs`, or of all benchmarks that both commits have where
-    there are none; each round runs the program of both commits once."""
+def compare_programs(plan: JobPlan, tools: Tools, reporter: Reporter) -> Outcome:
+    """Paired rounds of every (variant, case) of the specification, or of all benchmarks that both commits have where it
+    names none; each round runs the program of both commits once."""
+    request, (base, head) = plan.request, plan.checkouts
     pairs = request.spec.pairs or []
     environment, peaks = identify(head, tools, reporter)
     if request.spec.toolchains is None:
         expect_one_interpreter(identify(base, tools, reporter)[0], environment)
     outcome = Outcome(environment, peaks)
     expect_fit(head, peaks, tools, reporter)
-    sides = {"base": base.project.program(request.operator), "head": head.project.program(request.operator)}
+    sides = dict(zip(("base", "head"), plan.programs, strict=True))
     program = sides["head"] or sides["base"]
     assert program is not None
     metric = METRICS[environment.device_kind][0]
@@ -99,7 +100,10 @@ class _Rounds:
             if run.results is None:
                 if not self.comparisons:
                     raise CannotRunError(f"{name}: {run.message}")
-                self._end_all(name, run)
+                reason = Reason.BASE_FAILED if name == "base" else None
+                for pair in list_undecided(self.comparisons, self._stop):
+                    message = f"{name}: {run.message}"
+                    self.comparisons[pair] = ended(self.comparisons[pair], run.status, message, reason)
                 return
             self.newest[name] = run.results
             times[name] = {item.name: item.median_ns for item in run.results.benchmarks if item.error is None}
@@ -110,11 +114,6 @@ class _Rounds:
             self.comparisons = {(VARIANT, case): Comparison(VARIANT, case, *self._kind, Status.OK) for case in shared}
         for pair in list_undecided(self.comparisons, self._stop):
             self.comparisons[pair] = _with_round(self.comparisons[pair], times)
-
-    def _end_all(self, name: str, run: ProgramRun) -> None:
-        reason = Reason.BASE_FAILED if name == "base" else None
-        for pair in list_undecided(self.comparisons, self._stop):
-            self.comparisons[pair] = ended(self.comparisons[pair], run.status, f"{name}: {run.message}", reason)
 
 
 def _with_round(item: Comparison, times: dict[str, dict[str, float]]) -> Comparison:

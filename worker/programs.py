@@ -35,6 +35,7 @@ from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import Child, ChildFailure
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.line_reader import printable
+from warpwatch.worker.plan import JobPlan
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.tools import Tools
 
@@ -114,7 +115,9 @@ class ProgramRunner:
         return reply if reply.exit_code == 0 else self._failure(reply)
 
     def _failure(self, reply: ProgramReply) -> ProgramRun:
-        code, words = reply.exit_code, self._last_words()
+        code, printed = reply.exit_code, self._file(_PRINTED, FILE_LIMIT) or b""
+        text = printable(printed[-_TAIL:].decode(errors="replace")).strip()
+        words = f"; it printed last:\n{text}" if text else ""
         # A shell gives the signal that ended its command as an exit status.
         signal = -code if code < 0 else code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + 64 else 0
         if signal == _KILLED:
@@ -124,11 +127,6 @@ class ProgramRunner:
         if code in (_NOT_EXECUTABLE, _NOT_FOUND):
             return ProgramRun(Status.BUILD_FAILED, f"its command is not there, or cannot be run{words}")
         return ProgramRun(Status.WRONG, f"it exited with status {code}{words}")
-
-    def _last_words(self) -> str:
-        printed = self._file(_PRINTED, FILE_LIMIT)
-        text = "" if printed is None else printable(printed[-_TAIL:].decode(errors="replace")).strip()
-        return f"; it printed last:\n{text}" if text else ""
 
     def _read(self, reply: ProgramReply) -> ProgramRun:
         data = self._file(_OUTPUT if reply.has_output else _PRINTED, FILE_LIMIT + 1)
@@ -163,10 +161,10 @@ def runner_of(checkout: Checkout, program: Program, reporter: Reporter) -> Progr
     return runner
 
 
-def measure_program(
-    request: JobRequest, program: Program, checkout: Checkout, tools: Tools, reporter: Reporter
-) -> Outcome:
+def measure_program(plan: JobPlan, tools: Tools, reporter: Reporter) -> Outcome:
     """Checks or benches a program; CannotRunError where none of the cases asked for is one of its benchmarks."""
+    request, (checkout,), (program,) = plan.request, plan.checkouts, plan.programs
+    assert program is not None
     environment, peaks = identify(checkout, tools, reporter)
     outcome = Outcome(environment, peaks)
     if request.kind == JobKind.PROFILE:

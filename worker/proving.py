@@ -25,9 +25,9 @@ from warpwatch import git
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import Fault, JobKind, Status
-from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.execution import execute
-from warpwatch.worker.reporter import CannotRunError, Reporter
+from warpwatch.worker.plan import expect_entry
+from warpwatch.worker.reporter import Reporter
 from warpwatch.worker.tools import Tools
 
 _SPIN = """
@@ -251,12 +251,7 @@ class _OperatorSelfTest:
     def run(self) -> None:
         """Runs the planted faults, and the right variants with each seed of the proof."""
         (checkout,) = self._tools.checkouts(self._base.url, [self._base.sha], self._reporter)
-        try:
-            _, entry = checkout.catalogue(self._base.operator, self._reporter)
-        except ChildFailure as failure:
-            raise CannotRunError(f"{self._base.operator}.py does not load: {failure.message}") from failure
-        if entry is None or entry.error is not None:
-            raise CannotRunError(f"{self._base.operator}.py does not load: {entry.error if entry else 'it is missing'}")
+        entry = expect_entry(checkout, self._base.operator, self._reporter)
         self._ideas = {variant.name: variant.idea for variant in entry.variants}
         self._cases = [case.key for case in entry.cases if {"quick", "edge"} & set(case.suites)]
         self._run_faults()

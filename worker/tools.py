@@ -20,7 +20,7 @@ from warpwatch.worker.cards import read_card
 from warpwatch.worker.checkout import QUICK_SECONDS, Checkout
 from warpwatch.worker.child import Child, ChildFailure
 from warpwatch.worker.host import Host
-from warpwatch.worker.mirrors import project_of, trusted_mirror
+from warpwatch.worker.mirrors import mirror_commit
 from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.toolchains import Toolchain
 from warpwatch.worker.worktrees import clear_worktrees
@@ -109,8 +109,17 @@ class Tools:
         with self.host.stopwatch.measure(Activity.CHECKOUT):
             self._keep(set(keys))
             for key in keys:
-                if key not in self._warm:
-                    self._warm[key] = self._lay_out(url, key[1], definitions, key[-1], reporter)
+                if key in self._warm:
+                    continue
+                sha, toolchain = key[1], key[-1]
+                reporter.log(
+                    f"checkout {sha[:12]}"
+                    + (f", defined by {definitions.sha[:12]}" if definitions else "")
+                    + (f", with {toolchain.name}" if toolchain else "")
+                )
+                isolation = self.host.confinement().isolation
+                commit = mirror_commit(self.host.settings, isolation, url, sha, definitions)
+                self._warm[key] = Checkout(self.host, commit, toolchain)
         for key in keys:
             different = self._warm[key].trees.differences()
             if different:
@@ -164,23 +173,6 @@ class Tools:
         """Closes all checkouts; whoever asks for one later gets a new one."""
         self.lasting = frozenset()
         self._keep(set())
-
-    def _lay_out(
-        self,
-        url: str,
-        sha: str,
-        definitions: DefinitionsVersion | None,
-        toolchain: Toolchain | None,
-        reporter: Reporter,
-    ) -> Checkout:
-        reporter.log(
-            f"checkout {sha[:12]}"
-            + (f", defined by {definitions.sha[:12]}" if definitions else "")
-            + (f", with {toolchain.name}" if toolchain else "")
-        )
-        mirror = trusted_mirror(self.host.settings, self.host.confinement().isolation, url, sha)
-        project = project_of(self.host.home, mirror, sha, definitions)
-        return Checkout(self.host, mirror, sha, project, definitions, toolchain)
 
     def _keep(self, keys: set[CheckoutKey]) -> None:
         for key in set(self._warm) - keys:

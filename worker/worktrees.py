@@ -19,11 +19,11 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from warpwatch import git
-from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.definitions import mirror_of
 from warpwatch.project import FILE_NAME, IncompleteCommitError, MeasuredCode, Project
 from warpwatch.sources import literal_prefix, matches, parse_python
 from warpwatch.worker import sandbox
+from warpwatch.worker.mirrors import MirroredCommit
 from warpwatch.worker.trees import Limits, Tree, TreeEntry
 
 _ENTRIES = 1000
@@ -65,14 +65,19 @@ class CommitTrees:
 
     def differences(self) -> list[str]:
         """Files that differ from those of their commits. Files that were left out are no difference."""
-        return [name for path, commit in self.commits.items() for name in _changed_files(path, *commit)]
+        # Programs that attributes name are never run, and what is not checked out was left out on purpose.
+        options = ("--no-ext-diff", "--no-textconv", "--ignore-submodules", "--no-renames", "--name-only", "-z")
+        listings = [
+            git.in_worktree(mirror, path, "diff", *options, "--diff-filter=d", sha)
+            for path, (mirror, sha) in self.commits.items()
+        ]
+        return [name for listing in listings for name in listing.split("\0")[:-1]]
 
 
 @contextmanager
-def lay_out(
-    mirror: Path, sha: str, folder: Path, project: Project, definitions: DefinitionsVersion | None
-) -> Iterator[CommitTrees]:
+def lay_out(commit: MirroredCommit, folder: Path) -> Iterator[CommitTrees]:
     """Checks out a commit, and its definitions where they lie beside it, as far as they can influence a result."""
+    mirror, sha, project, definitions = commit.mirror, commit.sha, commit.project, commit.definitions
     measured = project.measured
     if definitions is None or measured is None:
         with git.empty_worktree(folder):
@@ -85,12 +90,6 @@ def lay_out(
         content += _check_out_inputs(folder, source, definitions.sha, project)
         commits = {folder: (source, definitions.sha), path: (mirror, sha)}
         yield CommitTrees(Tree(folder), Tree(path), content, commits)
-
-
-def _changed_files(root: Path, mirror: Path, sha: str) -> list[str]:
-    # Programs that attributes name are never run, and what is not checked out was left out on purpose.
-    options = ("--no-ext-diff", "--no-textconv", "--ignore-submodules", "--no-renames", "--name-only", "-z")
-    return git.in_worktree(mirror, root, "diff", *options, "--diff-filter=d", sha).split("\0")[:-1]
 
 
 def _check_out_inputs(root: Path, mirror: Path, sha: str, project: Project) -> str:
@@ -146,7 +145,8 @@ def _check_out_named(root: Path, mirror: Path, sha: str, names: set[str], projec
     operators, native = (PurePosixPath(folder).parts[:1] for folder in (project.operators, project.native))
     if project.programs or len(names) > _ENTRIES or not operators or operators[0] not in names:
         return None
-    measured = _measured_roots(project)
+    globs = project.measured.visible() if project.measured is not None else ()
+    measured = {literal_prefix(glob).partition("/")[0] for glob in globs}
     if "" in measured:
         # What is measured, or what its build reads, may lie anywhere.
         return None
@@ -168,14 +168,6 @@ def _check_out_named(root: Path, mirror: Path, sha: str, names: set[str], projec
             words |= _named(tree, entry)
         new = {name for name in names - there - {_SERVICE} if words & {name, name.partition(".")[0] or name}}
     return there
-
-
-def _measured_roots(project: Project) -> set[str]:
-    """The entries at the root that hold what the operators measure."""
-    measured = project.measured
-    if measured is None:
-        return set()
-    return {literal_prefix(glob).partition("/")[0] for glob in measured.visible()}
 
 
 def _files(tree: Tree, name: str) -> Iterator[TreeEntry]:

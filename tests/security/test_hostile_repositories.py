@@ -18,7 +18,8 @@ from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.definitions import bring, newest_version, parse_source
 from warpwatch.git_diffs import changed_files, diff, message_body
 from warpwatch.patches import apply_patch, make_patch
-from warpwatch.project import FILE_NAME, Project, parse_project
+from warpwatch.project import FILE_NAME, Project
+from warpwatch.worker.mirrors import MirroredCommit
 from warpwatch.worker.worktrees import lay_out
 
 DRIVERS = "filter=lfs diff=lfs merge=lfs -text"
@@ -115,8 +116,7 @@ def test_no_command_starts_a_program(trap: Trap, source: Path) -> None:
     mirror = git.update_mirror(str(source), trap.folder)
     assert git.update_mirror(str(source), trap.folder) == mirror
     base, head = git.last_commits(mirror, "main", 2)
-    project: Project = parse_project("")
-    with lay_out(mirror, head, trap.folder / "tree", project, None) as trees:
+    with lay_out(MirroredCommit(mirror, head, Project()), trap.folder / "tree") as trees:
         assert (trees.root.place / "kernels" / "square.py").read_text() == "NUMBER = 1\n"
         assert trees.differences() == []
         (trees.root.place / "kernels" / "square.py").write_text("NUMBER = 7\n")

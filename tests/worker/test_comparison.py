@@ -22,10 +22,10 @@ from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.worker import comparison
-from warpwatch.worker.checkout import Checkout
+from warpwatch.worker.checkout import Checkout, OperatorSources
 from warpwatch.worker.child import Child
 from warpwatch.worker.comparison import _Rounds, certain_rounds, compare, plan_slices, turns_of
-from warpwatch.worker.execution import _list_pairs
+from warpwatch.worker.plan import JobPlan, with_pairs
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 
 PAIR = ("v1", "n=1")
@@ -228,7 +228,7 @@ def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:
     base, head = cast("list[Checkout]", checkouts)
     tools: Any = SimpleNamespace()
     with pytest.raises(CannotRunError) as caught:
-        compare(REQUEST, base, head, tools, BoundedReporter(Diary()), tmp_path)
+        compare(JobPlan(REQUEST, (base, head), OperatorSources(), tmp_path), tools, BoundedReporter(Diary()))
     assert (caught.value.reason, caught.value.retry) == (Reason.INTERPRETER_MISMATCH, False)
     assert taken == ["old children"] * 2 + ["new children"] * 2, "those of one side are as old as those of the other"
 
@@ -242,7 +242,8 @@ def test_a_comparison_without_pairs_takes_all_that_the_head_has() -> None:
     head: Any = SimpleNamespace(catalogue=lambda *_: (None, entry), host=SimpleNamespace(kind="cpu"))
 
     def pairs(**spec: Any) -> list[tuple[str, str]]:
-        return _list_pairs(replace(REQUEST, spec=JobSpec(**spec)), head, Diary())
+        plan = JobPlan(replace(REQUEST, spec=JobSpec(**spec)), (head, head), OperatorSources(), Path())
+        return with_pairs(plan, Diary()).request.spec.pairs or []
 
     assert pairs() == [("v1", "n=1")]
     assert pairs(cases=["n=2"]) == [("v1", "n=2")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
@@ -22,6 +23,7 @@ from warpwatch.sources import Sources, matches
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import CannotRunError
+from warpwatch.worker.toolchains import Toolchain
 from warpwatch.worker.tools import Tools
 
 
@@ -207,6 +209,19 @@ def test_a_variant_exists_since_a_commit(tools: Tools, measured: Repository, bes
     version = DefinitionsVersion(beside.url, beside.commit("define", defined.definitions(operator)))
     assert statuses(run(tools, measured, before, version)) == {"torch": Status.OK, "lib": Status.OK}
     assert statuses(run(tools, measured, since, version))["other"] == Status.OK
+
+
+def test_a_toolchain_does_not_change_the_version_of_a_definition(
+    tools: Tools, measured: Repository, beside: Repository
+) -> None:
+    sha = measured.commit("under two toolchains", defined.package())
+    version = DefinitionsVersion(beside.url, beside.commit("define", defined.definitions()))
+    sources = [
+        tools.checkouts(measured.url, [sha], Diary(), version, toolchains)[0].sources_of("twice")
+        for toolchains in ((), (Toolchain("named", sys.executable),))
+    ]
+    assert sources[0] == sources[1]
+    assert sources[0].definition
 
 
 def test_a_comparison_measures_both_commits_with_one_definition(

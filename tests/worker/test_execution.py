@@ -29,7 +29,8 @@ from warpwatch.worker import comparison, execution
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
-from warpwatch.worker.measurer import build_native, choose_cases
+from warpwatch.worker.measurer import build_native
+from warpwatch.worker.plan import choose_cases
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.tools import Tools
 

@@ -12,8 +12,9 @@ from tests.worker.conftest import Diary
 from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Status
-from warpwatch.worker.checkout import Checkout
+from warpwatch.worker.checkout import Checkout, OperatorSources
 from warpwatch.worker.measurer import Measurer, Strikes
+from warpwatch.worker.plan import JobPlan
 from warpwatch.worker.plausibility import TimeLimits
 
 
@@ -35,6 +36,7 @@ def test_energy_is_measured_where_no_verdict_waits_for_it(tmp_path: Path, kind: 
         ask=ask,
     )
     request = JobRequest(kind, "/srv/kernels", "a" * 40, "square", JobSpec())
-    measurer = Measurer(cast(Checkout, checkout), request, Diary(), tmp_path, TimeLimits(None, "cuda"), Strikes())
+    plan = JobPlan(request, (cast(Checkout, checkout),), OperatorSources(), tmp_path)
+    measurer = Measurer(plan, plan.checkouts[0], Diary(), TimeLimits(None, "cuda"), Strikes())
     assert measurer.measure("profile", "v1", "n=1").status is Status.UNSUPPORTED
     assert [fields["energy"] for fields in asked] == [is_measured]

@@ -37,11 +37,12 @@ from warpwatch.server.verdicts.held import classify_trial
 from warpwatch.settings import Settings
 from warpwatch.worker import building, gate
 from warpwatch.worker.building import LIBRARY, RECORD, BuildRequest, BuiltLibrary, LibraryStore, build
-from warpwatch.worker.checkout import Checkout
+from warpwatch.worker.checkout import Checkout, OperatorSources
 from warpwatch.worker.compared_side import ComparedSide
 from warpwatch.worker.comparison import _Rounds, expect_one_interpreter
 from warpwatch.worker.gate import LastCanary, expect_healthy
 from warpwatch.worker.host import Host
+from warpwatch.worker.plan import JobPlan
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, UnhealthyError
 from warpwatch.worker.sandbox import Confinement
@@ -105,7 +106,7 @@ def take_rounds(base: SimulatedCommit, head: SimulatedCommit) -> Comparison:
     comparison = Comparison(*PAIR, "graph", "1", Status.OK)
     for index in range(ROUNDS):
         if comparison.status is Status.OK:
-            comparison = rounds._judged(rounds._round(comparison, index))
+            comparison = rounds._round(comparison, index)
     return comparison
 
 
@@ -177,7 +178,8 @@ def claim(samples_ns: list[float]) -> Callable[[Scene], str]:
             answer=lambda *_: reply,
         )
         limits = TimeLimits(PEAKS, "cuda")
-        side = ComparedSide("head", checkout, REQUEST, BoundedReporter(Diary()), scene.folder, limits)
+        plan = JobPlan(REQUEST, (checkout, checkout), OperatorSources(), scene.folder)
+        side = ComparedSide("head", plan, checkout, BoundedReporter(Diary()), limits)
         entry: Any = SimpleNamespace(flops=0, bytes=2**30)
         side._cases = {PAIR[1]: entry}
         answer = side.ask("sample", *PAIR, 10**9, 1)

@@ -156,13 +156,11 @@ def _compare_both(comparing: _Comparing, names: Sequence[str]) -> int:
     from warpwatch.contract.words import ChangeOrigin, Status
     from warpwatch.server.verdicts.attribution import attribute
     from warpwatch.worker.cells import compare_cells
-    from warpwatch.worker.execution import list_pairs
 
-    request, tools, reporter = comparing.request, comparing.tools, comparing.reporter
-    spec = replace(request.spec, toolchains=(names[0], names[1]))
-    request = replace(request, spec=replace(spec, pairs=list_pairs(request, tools, reporter)))
+    tools = comparing.tools
+    spec = replace(comparing.request.spec, toolchains=(names[0], names[1]))
     with _folder() as traces:
-        rows = compare_cells(request, tools, reporter, traces)
+        rows = compare_cells(replace(comparing.request, spec=spec), tools, comparing.reporter, traces)
     origins = set()
     for row in rows:
         if row.status is not Status.OK:

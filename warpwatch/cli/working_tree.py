@@ -314,7 +314,7 @@ class _Attempt:
 
     def _cases(self, head: Checkout) -> list[str]:
         """Keys of the cases asked for, else the first of the suite."""
-        from warpwatch.worker.measurer import choose_cases
+        from warpwatch.worker.plan import choose_cases
 
         entry = self._entry(head)
         declared = [parse_case(case.key) for case in entry.cases]
@@ -337,7 +337,7 @@ class _Attempt:
         return native, [item.name for item in variants if not item.native]
 
     def _entry(self, checkout: Checkout) -> OperatorEntry:
-        from warpwatch.worker.measurer import expect_entry
+        from warpwatch.worker.plan import expect_entry
 
         return expect_entry(checkout, self._operator, self._progress)
 
