@@ -217,7 +217,7 @@ def _load_failure(checkout: Checkout, entry: OperatorEntry, error: str) -> LoadF
         return LoadFailure(Status.BUILD_FAILED, error, fault, reason=reason)
     faulty: tuple[Fault, tuple[str, ...]] = (Fault.MISSING_MODULE, (module,))
     if measured is not None and module.partition(".")[0] in measured.packages:
-        message = f"this commit has no {module}, which the definition of {entry.name} imports"
+        message = f"this commit has no {module}, which the definition of {entry.name} imports\n{error}"
         return LoadFailure(Status.UNSUPPORTED, message, *faulty, reason=reason)
     python = checkout.host.find_interpreter(checkout.project.interpreter) or checkout.project.interpreter
     message = (

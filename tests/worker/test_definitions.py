@@ -195,9 +195,27 @@ def test_a_definition_that_fails_on_old_commits_costs_their_cells_alone(
         ("torch", status, fault),
         ("lib", status, fault),
     ]
-    assert all(finding.message for finding in outcome.findings)
+    for finding in outcome.findings:
+        assert finding.subjects == ([] if fault is Fault.BAD_DEFINITION else ["lib.table"])
+        assert finding.message.startswith("this commit has no lib.table, which") == (fault is Fault.MISSING_MODULE)
+        assert f'operators/twice.py", line 2, in <module>\n    {line}' in finding.message
     assert statuses(run(tools, measured, new, version, known=known)) == {"torch": Status.OK, "lib": Status.OK}
     measured.reset(old)
+
+
+def test_a_package_that_imports_a_name_which_it_lacks_is_broken(
+    tools: Tools, measured: Repository, beside: Repository
+) -> None:
+    """Its module is there, and the definition asks for nothing that is missing."""
+    version = DefinitionsVersion(beside.url, beside.commit("define", defined.definitions()))
+    before = measured.commit("whole", defined.package())
+    sha = measured.commit("lacks a name", defined.package("from lib.table import TABLE\n") | {"src/lib/table.py": ""})
+    known = KnownNames(["lib"], [defined.CASE])
+    (finding,) = run(tools, measured, sha, version, known=known).findings
+    assert finding.status is Status.BUILD_FAILED
+    assert "cannot import name 'TABLE' from 'lib.table'" in finding.message
+    assert "this commit has no" not in finding.message
+    measured.reset(before)
 
 
 def test_a_variant_exists_since_a_commit(tools: Tools, measured: Repository, beside: Repository) -> None:

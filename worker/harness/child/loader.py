@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import traceback
 from pathlib import Path, PurePosixPath
@@ -92,7 +93,8 @@ class Loader:
             if isinstance(error, (OperatorFileError, WrongResultError)):
                 return OperatorEntry(name, "", [], [], str(error))
             text = "".join(traceback.format_exception(error)).rstrip()
-            return OperatorEntry(name, "", [], [], text[-MESSAGE_LIMIT:], missing_module=_missing_module(error))
+            missing = _missing_module(error, self._folder)
+            return OperatorEntry(name, "", [], [], text[-MESSAGE_LIMIT:], missing_module=missing)
 
     def _ensure_packages(self) -> None:
         """Makes packages of folders without __init__.py; otherwise an installed package of that name would win."""
@@ -106,12 +108,23 @@ class Loader:
                 sys.modules[name] = package
 
 
-def _missing_module(error: BaseException) -> str | None:
-    """The module that an import did not find, or found without the name asked for; None for any other error."""
-    if not isinstance(error, ImportError) or error.name is None:
+_MISSING_NAME = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+"""Python's message where a module exists and lacks a name, which Python 3.11 keeps nowhere else."""
+
+
+def _missing_module(error: BaseException, folder: Path) -> str | None:
+    """The module that an import did not find, or the module and the name that an import in `folder` did not find in it;
+    None for any other error.
+
+    A module that imports a name which another lacks is broken; a definition that does so belongs to other commits.
+    """
+    if isinstance(error, ModuleNotFoundError):
+        return error.name
+    missing = _MISSING_NAME.match(str(error)) if isinstance(error, ImportError) else None
+    if missing is None or error.__traceback__ is None:
         return None
-    name = getattr(error, "name_from", None)
-    return error.name if name is None else f"{error.name}.{name}"
+    *_, (last, _) = traceback.walk_tb(error.__traceback__)
+    return f"{missing[2]}.{missing[1]}" if Path(last.f_code.co_filename).is_relative_to(folder) else None
 
 
 def find(operator: Operator, variant: str, case: str) -> tuple[Variant, Case]:
