@@ -26,6 +26,7 @@ def test_catalogue_holds_every_file(harness: Harness) -> None:
         "scale",
         "pair",
         "probed",
+        "unjudged",
         "native_scale",
         "native_broken",
         *(name[:-3] for name in UNLOADABLE),

@@ -87,8 +87,8 @@ class Fault(StrEnum):
     operators). probe: right in plain runs, wrong in a probe (probes). sanitizer: a sanitizer reports an error (the
     sanitizer). implausible_time: faster than the device can be, or more time than passed. forged_reply: written by
     kernel code. missing_module: imported and not there (modules). bad_definition: the definition beside a commit raises
-    when it is loaded with the commit. build_timed_out, build_full_disk, build_offline: what a build of the commit
-    lacked: time, room, the network.
+    when it is loaded with the commit, or the reference of an operator cannot judge its variants. build_timed_out,
+    build_full_disk, build_offline: what a build of the commit lacked: time, room, the network.
     """
 
     WRONG_VALUES = "wrong_values"

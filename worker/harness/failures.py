@@ -42,6 +42,10 @@ class WrongResultError(Exception):
         self.subjects = list(subjects)
 
 
+class BadDefinitionError(Exception):
+    """The file of an operator is at fault, and no variant of it; the message names the line and the remedy."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A failed request. poisoned: the CUDA context is lost, so every later call of this process would fail as well."""
@@ -55,7 +59,7 @@ class Failure:
 
 def describe(error: BaseException, device: torch.device) -> Failure:
     """The status and message of `error`. Frees the tensors that its traceback holds."""
-    if isinstance(error, (Refusal, WrongResultError)):
+    if isinstance(error, (Refusal, WrongResultError, BadDefinitionError)):
         message = str(error)
     else:
         text = "".join(traceback.format_exception(error)).rstrip()
@@ -73,6 +77,8 @@ def describe(error: BaseException, device: torch.device) -> Failure:
         torch.cuda.empty_cache()
     if isinstance(error, WrongResultError):
         return Failure(status, message, fault=error.fault, subjects=error.subjects)
+    if isinstance(error, BadDefinitionError):
+        return Failure(status, message, fault=Fault.BAD_DEFINITION)
     return Failure(status, message)
 
 
@@ -82,6 +88,8 @@ def status_of(error: BaseException) -> Status:
         return error.status
     if isinstance(error, WrongResultError):
         return Status.WRONG
+    if isinstance(error, BadDefinitionError):
+        return Status.BUILD_FAILED
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return Status.OUT_OF_MEMORY
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_WORDS):

@@ -212,6 +212,11 @@ class CaseProblem:
         return [(tuple(y.shape), y.dtype if is_narrow or not y.dtype.is_floating_point else dtype) for y in outputs]
 
     @property
+    def is_differentiable(self) -> bool:
+        """Whether an output of the reference carries a gradient; asked of backward cases only."""
+        return bool(self._differentiable)
+
+    @property
     def _differentiable(self) -> list[int]:
         """Which outputs of the reference carry a gradient; a mean that a norm returns beside its result has none."""
         return [index for index, output in enumerate(self._reference_outputs[0]) if output.requires_grad]
@@ -237,8 +242,7 @@ class CaseProblem:
     @cached_property
     def _unused(self) -> set[str]:
         """The gradients that autograd leaves out for the reference, whose result does not depend on these inputs."""
-        data = self.data(0)
-        wide = CaseData(_widened(data.inputs), tuple(g.double() for g in data.incoming))
+        wide = self.widened(self.data(0))
         for _, leaf in self._leaves(wide.inputs):
             leaf.requires_grad_()
         with torch.enable_grad():
@@ -308,8 +312,16 @@ class CaseProblem:
 
     def oracle(self, data: CaseData) -> dict[str, Tensor]:
         """The reference's result in float64 on the same inputs; integers keep their type, so that they wrap alike."""
-        wide = CaseData(_widened(data.inputs), tuple(g.double() for g in data.incoming))
-        return self._evaluate(self.operator.reference, wide)
+        return self.evaluate_reference(self.widened(data))
+
+    def evaluate_reference(self, data: CaseData) -> dict[str, Tensor]:
+        """The reference's result on these very tensors."""
+        return self._evaluate(self.operator.reference, data)
+
+    @staticmethod
+    def widened(data: CaseData) -> CaseData:
+        """Detached copies in float64; integers keep their type."""
+        return CaseData(_widened(data.inputs), tuple(g.double() for g in data.incoming))
 
     def own_precision(self, data: CaseData) -> dict[str, Tensor] | None:
         """torch's own result in the case's precision (in float32 for f64 cases); None where torch cannot run it."""

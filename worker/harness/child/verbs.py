@@ -29,7 +29,8 @@ from warpwatch.operator import Operator
 from ..bench import Prepared, bench
 from ..checks.check import check
 from ..checks.probes import ProbeHistory
-from ..failures import Refusal
+from ..checks.reference import ReferenceChecks
+from ..failures import Refusal, WrongResultError
 from ..guards.integrity import TamperGuard, watch
 from ..problem import CaseProblem, Progress
 from ..profile.counters import run_counted
@@ -76,6 +77,7 @@ class Verbs:
         self._prepared: Prepared | None = None
         self._native_ready: set[str] = set()
         self._opchecked = ProbeHistory()
+        self._references = ReferenceChecks()
         self._spared_modules = 0
         native.configure_prebuilt(settings.libraries)
 
@@ -107,10 +109,19 @@ class Verbs:
     def check(self, request: Request, progress: Progress) -> CheckReply:
         problem = self.problem(request)
         with watch(self._guard):
+            with problem.modes():
+                self._references.expect_usable(problem, request.seed)
             return check(problem, request.seed, self._opchecked, progress)
 
     def bench(self, request: Request, progress: Progress) -> BenchReply:
-        return bench(self.problem(request), request.seed, request.budget_ns, self._guard, progress)
+        problem = self.problem(request)
+        try:
+            return bench(problem, request.seed, request.budget_ns, self._guard, progress)
+        except WrongResultError:
+            # To check every reference would make benches longer; to check those that accuse makes none longer.
+            with problem.modes(), watch(self._guard):
+                self._references.expect_usable(problem, request.seed)
+            raise
 
     def profile(self, request: Request, _progress: Progress) -> ProfileReply:
         # The temp folder is the only one that the sandbox lets a child write to; the parent takes the trace from there.
