@@ -15,13 +15,33 @@ from warpwatch.contract.words import Fault, Status
 from warpwatch.operator import Case, Cost, Operator, Variant, case
 from warpwatch.worker.harness.checks import anticheat
 from warpwatch.worker.harness.checks.check import check
-from warpwatch.worker.harness.checks.probes import ProbeHistory
+from warpwatch.worker.harness.checks.probes import ProbeContext, ProbeHistory, special_values
 from warpwatch.worker.harness.failures import WrongResultError
-from warpwatch.worker.harness.oracle import Sensitivity, compare, expect
+from warpwatch.worker.harness.oracle import Oracle, Sensitivity, compare, expect
 from warpwatch.worker.harness.problem import CaseProblem
 
 Function = Callable[..., Any]
 NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"))
+
+
+def make_problem(
+    reference: Function,
+    variant: Function,
+    chosen: Case,
+    inputs: Callable[[Case, Any], dict[str, Any]],
+    gradients: tuple[str, ...] = ("x",),
+    device: str = "cpu",
+) -> CaseProblem:
+    operator = Operator(
+        "operator",
+        "An operator.",
+        inputs=inputs,
+        reference=reference,
+        cost=lambda given: Cost(1, 1),
+        cases={"quick": (chosen,)},
+        gradients=gradients,
+    )
+    return CaseProblem(operator, Variant("v1", variant, "another way"), chosen, torch.device(device))
 
 
 def judge(
@@ -33,16 +53,7 @@ def judge(
     device: str = "cpu",
 ) -> Fault | None:
     """The fault that a check finds in the variant; None where it is right."""
-    operator = Operator(
-        "operator",
-        "An operator.",
-        inputs=inputs,
-        reference=reference,
-        cost=lambda given: Cost(1, 1),
-        cases={"quick": (chosen,)},
-        gradients=gradients,
-    )
-    problem = CaseProblem(operator, Variant("v1", variant, "another way"), chosen, torch.device(device))
+    problem = make_problem(reference, variant, chosen, inputs, gradients, device)
     try:
         reply = check(problem, 5, ProbeHistory(), lambda done, total, text: None)
     except WrongResultError as wrong:
@@ -202,6 +213,68 @@ def test_a_nan_in_padding_may_be_left_out() -> None:
     assert judge(padded, lambda x: x.sum(-1, keepdim=True), case(rows=3, n=9), normal) is None
     swallowed = judge(lambda x: 2 * x, lambda x: (2 * x).nan_to_num(), case(rows=3, n=9), normal)
     assert swallowed is Fault.PROBE
+
+
+def judge_special_values(
+    reference: Function, variant: Function, rows: int = 3, n: int = 9, seed: int = 5
+) -> tuple[Fault | None, str]:
+    """(the fault that planted special values show, what the probe says)."""
+    problem = make_problem(reference, variant, case(rows=rows, n=n), normal)
+    with problem.modes():
+        oracle = Oracle(problem, problem.data(seed), lambda: problem.data(seed))
+        # The call on the same inputs without special values comes first, as in a check.
+        problem.run(problem.data(seed))
+        try:
+            special_values(ProbeContext(problem, seed, problem.data(seed), oracle, ProbeHistory()))
+        except WrongResultError as wrong:
+            return wrong.fault, str(wrong)
+    return None, ""
+
+
+def losing_maximum(x: Tensor) -> Tensor:
+    """As `if (x > best) best = x` does: whatever is compared with NaN loses."""
+    best = torch.full_like(x[..., 0], -math.inf)
+    for column in x.unbind(-1):
+        best = torch.where(column > best, column, best)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_maximum_that_loses_nan_is_no_cache(seed: int) -> None:
+    """Without the NaN it is the maximum of the inputs before, and so is the answer of a cache."""
+    fault, message = judge_special_values(lambda x: x.amax(-1), losing_maximum, seed=seed)
+    assert fault is Fault.SPECIAL_VALUES
+    assert "swallows NaN" in message
+    assert 'write `no_special_values="why"` into the variant, or into the operator' in message
+    assert "docs/verdicts.md" in message
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_special_values_may_do_what_the_reference_does_with_them(seed: int) -> None:
+    assert judge_special_values(losing_maximum, losing_maximum, seed=seed) == (None, "")
+    assert judge_special_values(losing_maximum, lambda x: x.amax(-1), seed=seed) == (None, "")
+
+    def keeps_nan_in_float64(x: Tensor) -> Tensor:
+        return x.amax(-1) if x.dtype == torch.float64 else losing_maximum(x)
+
+    assert judge_special_values(keeps_nan_in_float64, losing_maximum, seed=seed) == (None, "")
+
+
+def test_a_cache_that_special_values_do_not_reach_is_named() -> None:
+    kept: dict[float, Tensor] = {}
+
+    def by_first_number(x: Tensor) -> Tensor:
+        return kept.setdefault(float(x[0, 0]), x.amax(-1))
+
+    fault, message = judge_special_values(lambda x: x.amax(-1), by_first_number)
+    assert fault is Fault.CACHED_RESULT
+    assert "follows them among new inputs" in message
+
+
+def test_a_variant_that_leaves_numbers_out_is_wrong_and_no_cache() -> None:
+    # Of this seed, the maximum stands among the first five numbers, and the special values behind them.
+    fault, _ = judge_special_values(lambda x: x.amax(-1), lambda x: x[..., :5].amax(-1), rows=1, n=40, seed=18)
+    assert fault is Fault.WRONG_VALUES
 
 
 @pytest.mark.parametrize(("slow_rounds", "accused"), [(0, False), (1, False), (2, False), (3, True)])

@@ -102,7 +102,9 @@ def explain(
         return Diagnosis(
             Fault.UNWRITTEN_RESULT, "; it is the poison from before the call, so the variant never wrote it"
         )
-    for before in earlier:
+    # Where answers hardly depend on the inputs, any answer is close to those of other inputs.
+    is_close_already = all(_is_close(value, judge.expected[name].oracle) for name, value in values.items())
+    for before in () if is_close_already else earlier:
         oracle = problem.oracle(before)
         if values.keys() == oracle.keys() and all(_is_close(value, oracle[name]) for name, value in values.items()):
             text = "; it is right for inputs that were in these buffers before, so the variant caches results"
