@@ -64,7 +64,7 @@ def test_right_in_every_precision(gpu: Harness, precision: str, direction: str) 
 def test_wrong_results(gpu: Harness) -> None:
     assert "at [255," in check(gpu, "last_missing").message
     assert check(gpu, "with_tf32").status is Status.WRONG
-    assert "may cache results" in check(gpu, "keeps").message
+    assert "the variant caches results" in check(gpu, "keeps").message
     assert bench(gpu, "last_missing").status is Status.WRONG
     kept = bench(gpu, "keeps", "n=333,f32,fwd")
     assert (kept.status, kept.measurements) == (Status.WRONG, [])

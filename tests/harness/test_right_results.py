@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -13,9 +15,10 @@ from torch import Tensor
 
 from warpwatch.contract.words import Fault, Status
 from warpwatch.operator import Case, Cost, Operator, Variant, case
-from warpwatch.worker.harness.checks import anticheat
+from warpwatch.worker.harness.checks import recomputation
 from warpwatch.worker.harness.checks.check import check
 from warpwatch.worker.harness.checks.probes import ProbeContext, ProbeHistory, special_values
+from warpwatch.worker.harness.checks.recomputation import Times, chance_of
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.oracle import Oracle, Sensitivity, compare, expect
 from warpwatch.worker.harness.problem import CaseProblem
@@ -277,41 +280,62 @@ def test_a_variant_that_leaves_numbers_out_is_wrong_and_no_cache() -> None:
     assert fault is Fault.WRONG_VALUES
 
 
+class TimedCalls:
+    """Stands for calls that take so long, in rounds of pairs. evidence: of a second mechanism."""
+
+    def __init__(self, repeated: Iterator[float], new: Iterator[float], evidence: str | None = "the CPU works") -> None:
+        self._repeated, self._new, self._evidence = repeated, new, evidence
+        self.asked: list[int] = []
+
+    def time_repeated_and_new(self, _clock: Any, pairs: int) -> list[Times]:
+        self.asked.append(pairs)
+        return [Times([next(self._repeated) for _ in range(pairs)], [next(self._new) for _ in range(pairs)])]
+
+    def expect_right_answer_of_fastest(self) -> None:
+        pass
+
+    def find_evidence(self) -> str | None:
+        return self._evidence
+
+
+def is_accused(calls: Any) -> bool:
+    with suppress(WrongResultError):
+        recomputation._expect_as_long(calls, recomputation._wall_ns, 5)
+        return False
+    return True
+
+
 @pytest.mark.parametrize(("slow_rounds", "accused"), [(0, False), (1, False), (2, False), (3, True)])
-def test_a_suspicion_on_a_busy_host_is_timed_more_often(slow_rounds: int, accused: bool, monkeypatch: Any) -> None:
-    """Calls on new inputs are slow by chance in the first rounds; a variant that caches is slow there in all."""
-    asked: list[int] = []
-
-    def timed(_live: Any, _clock: Any, pairs: int, _seeds: Any) -> Any:
-        asked.append(pairs)
-        return [1e5] * pairs, [9e5 if len(asked) <= slow_rounds else 1e5] * pairs
-
-    monkeypatch.setattr(anticheat, "_time_repeated_and_new", timed)
-    arguments: Any = (None, None, 5, [0])
-    if accused:
-        with pytest.raises(WrongResultError) as wrong:
-            anticheat._expect_as_long(*arguments)
-        assert wrong.value.fault is Fault.CACHED_RESULT
-    else:
-        assert anticheat._expect_as_long(*arguments) == 1e5
-    assert asked == [5, 10, 20][: slow_rounds + 1]
+def test_a_suspicion_on_a_busy_host_is_timed_more_often(slow_rounds: int, accused: bool) -> None:
+    """Calls on new inputs are slow by chance in the first rounds; those of a variant that caches are slow in all."""
+    new = chain([9e5] * sum((5, 10, 20)[:slow_rounds]), repeat(1e5))
+    calls = TimedCalls(repeat(1e5), new)
+    assert is_accused(calls) == accused
+    assert calls.asked == [5, 10, 20][: slow_rounds + 1]
 
 
 @pytest.mark.parametrize(("fast", "accused"), [(1, False), (4, False), (12, True), (35, True)])
-def test_a_few_fast_calls_on_a_busy_host_accuse_nobody(fast: int, accused: bool, monkeypatch: Any) -> None:
+def test_a_few_fast_calls_on_a_busy_host_accuse_nobody(fast: int, accused: bool) -> None:
     """Of 35 calls on repeated inputs so many are fast, and none on new ones."""
-    times = iter([1e5] * fast + [9e5] * (35 - fast))
+    assert is_accused(TimedCalls(chain([1e5] * fast, repeat(9e5)), repeat(9e5))) == accused
 
-    def timed(_live: Any, _clock: Any, pairs: int, _seeds: Any) -> Any:
-        return [next(times) for _ in range(pairs)], [9e5] * pairs
 
-    monkeypatch.setattr(anticheat, "_time_repeated_and_new", timed)
-    arguments: Any = (None, None, 5, [0])
-    if accused:
-        with pytest.raises(WrongResultError, match="computed before"):
-            anticheat._expect_as_long(*arguments)
-    else:
-        assert anticheat._expect_as_long(*arguments) == 9e5
+@pytest.mark.parametrize("fast", [(), (2,), (2, 9, 20, 30)])
+def test_a_few_fast_calls_on_new_inputs_acquit_nobody(fast: tuple[int, ...]) -> None:
+    """A cache knows these of 35 new inputs by accident."""
+    new = (1e5 if place in fast else 9e5 for place in range(35))
+    assert is_accused(TimedCalls(repeat(1e5), new))
+
+
+def test_nobody_is_accused_because_a_call_returns_sooner() -> None:
+    assert not is_accused(TimedCalls(repeat(1e5), repeat(9e5), evidence=None))
+
+
+def test_the_chance_of_a_lopsided_count() -> None:
+    assert chance_of(14, 0) == 2**-14
+    assert chance_of(17, 1) == pytest.approx(19 / 2**18)
+    assert chance_of(0, 0) == 1
+    assert chance_of(5, 5) > 0.5
 
 
 def test_a_result_without_numbers_has_a_tolerance() -> None:

@@ -400,10 +400,11 @@ class CaseProblem:
 
 class LiveCall:
     """A call of a problem whose inputs change in place, as those of timers do. data: its buffers, with the numbers of
-    `seed` at first."""
+    `seed` at first. seeds: of all numbers that were drawn since."""
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         self.problem = problem
+        self.seeds: list[int] = []
         self.data = problem.data(seed)
         with STOPWATCH.measure(Activity.WARM_UP):
             self._call = problem.call(self.data)
@@ -418,6 +419,7 @@ class LiveCall:
 
     def draw(self, seed: int) -> CaseData:
         """The numbers of `seed` for those buffers that may change between two calls."""
+        self.seeds.append(seed)
         return self.problem.replaceable(self.problem.data(seed))
 
     def change(self, numbers: CaseData, *, are_the_same: bool = False) -> Callable[[], Any]:

@@ -44,7 +44,8 @@ def check(problem: CaseProblem, seed: int, opchecked: ProbeHistory, progress: Pr
         live = _replace_inputs(live, problem.data(seed + _SECOND_SEED))
         second, second_errors, oracle = _run_and_judge(problem, live, seed + _SECOND_SEED, Activity.VERIFY)
         if any(not error.right for error in second_errors):
-            return _wrong(second_errors, second, seed, "; the first call was right, so the variant may cache results")
+            _expect_no_repetition(first_copy, second)
+            return _wrong(second_errors, second, seed, "; the first call was right, on other inputs")
         _expect_first_results_intact(first, first_copy, live)
         progress(2, 3, "second inputs right")
         del second
@@ -106,6 +107,16 @@ def _expect_first_results_intact(first: dict[str, Tensor], first_copy: dict[str,
             raise WrongResultError(
                 f"The next call overwrites {name} of the call before", Fault.OVERWRITTEN_RESULT, name
             )
+
+
+def _expect_no_repetition(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    """Raises WrongResultError when wrong results are those of the first call, bit for bit."""
+    if all(torch.equal(bits(first[name]), bits(result)) for name, result in second.items()):
+        names = ", ".join(second)
+        message = (
+            f"{names} of the second inputs is what the first call returned, bit for bit: the variant caches results"
+        )
+        raise WrongResultError(message, Fault.CACHED_RESULT, *second)
 
 
 def _wrong(errors: list[TensorError], results: dict[str, Tensor], seed: int, note: str = "") -> CheckReply:

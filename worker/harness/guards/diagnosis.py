@@ -6,7 +6,7 @@ It runs only after a result was wrong, so it may take several more runs of the o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -78,7 +78,7 @@ def explain(
     problem: CaseProblem,
     redraw: Callable[[], CaseData],
     results: dict[str, Tensor],
-    earlier: Sequence[CaseData],
+    earlier: Iterable[CaseData],
     decoys: Decoys,
 ) -> Diagnosis:
     """The likely cause of wrong `results`.
