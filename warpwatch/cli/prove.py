@@ -25,7 +25,11 @@ _STYLES = {"caught": "none", "not_run": "dim", "otherwise": "yellow", "survived"
 
 @app.command()
 def prove(
-    kind: str = typer.Argument("all", help="mutants (planted bugs), cheaters (benchmark cheats) or all."),
+    kind: str = typer.Argument(
+        "all",
+        help="mutants (planted bugs), cheaters (benchmark cheats), all (both), caches (results kept by value) or "
+        "honest (correct variants that look like cheats).",
+    ),
     device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto: the first GPU, else the CPU."),
     seeds: int = typer.Option(3, min=0, help="Seeds for the correct variants, which must raise no alarm."),
     operators: str | None = typer.Option(
@@ -33,20 +37,22 @@ def prove(
     ),
     load: int = typer.Option(0, min=0, max=1000, help="Run beside so many busy processes."),
     honest: int = typer.Option(
-        0, min=0, help="Run the correct variants of the cheats at least so often besides, on other inputs each time."
+        0, min=0, help="Run the correct variants of a suite with benches at least so often besides, on other inputs."
     ),
     submit: bool = typer.Option(False, help="Publish the outcome on the Self-tests page of the server."),
 ) -> None:
     """Run the self-tests; exit 1 when a fault is missed or named wrongly, or a correct variant raises an alarm."""
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.host import Host
-    from warpwatch.worker.proving import KINDS, busy_processes
+    from warpwatch.worker.proving import KINDS, LONG_KINDS, busy_processes
     from warpwatch.worker.reporter import CannotRunError
     from warpwatch.worker.tools import Tools
 
     try:
-        if kind not in (*KINDS, "all"):
-            raise ValueError(f"unknown kind {kind!r}; choose from {', '.join(KINDS)}, all")
+        if kind not in (*KINDS, "all", *LONG_KINDS):
+            raise ValueError(f"unknown kind {kind!r}; choose from {', '.join([*KINDS, 'all', *LONG_KINDS])}")
+        if submit and kind in LONG_KINDS:
+            raise ValueError(f"--submit publishes {' and '.join(KINDS)}: leave it out for {kind}")
         if submit and load:
             raise ValueError("--submit publishes what an idle host finds: leave out --load, or --submit")
         names = [name.strip() for name in operators.split(",")] if operators else None
@@ -73,7 +79,7 @@ def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, hon
         client.get("/proofs")
     environment, _ = tools.identify(_StepReporter())
     with console.status(f"{kind} on {environment.device_name} …") as status:
-        proof = prove(kind, tools, _StepReporter(status), seeds, operators, honest if kind == "cheaters" else 0)
+        proof = prove(kind, tools, _StepReporter(status), seeds, operators, honest if kind != "mutants" else 0)
     _show(proof, environment)
     if client is not None:
         client.post("/proofs", _body(proof, environment))
