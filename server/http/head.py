@@ -6,7 +6,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-class _HeadSent(OSError):
+class _HeadSentError(OSError):
     """Ends a body that comes in pieces, such as live events, which may have no end."""
 
 
@@ -27,13 +27,13 @@ class HeadRequests:
                 return
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             if message.get("more_body"):
-                raise _HeadSent
+                raise _HeadSentError
 
         # The same scope is passed on, because the observer of requests reads the route from it.
         scope["method"] = "GET"
         try:
             await self.app(scope, receive, send_head)
-        except (_HeadSent, ClientDisconnect):
+        except (_HeadSentError, ClientDisconnect):
             pass
         finally:
             scope["method"] = "HEAD"

@@ -65,6 +65,8 @@ _CHANCE = 1e-4
 _LONG_PAIRS = 5
 _STALE_ANSWERS = 2
 """Wrong answers that are those of other inputs bit for bit, which is evidence without any clock."""
+_POISONED = 8
+"""Blocks of poison per result: the allocator may have kept several answers of earlier calls."""
 _SHUFFLED, _SWAPPED, _SWAPPED_LONG = 2, 8, 2
 """Tries to make inputs that agree with others: the order of a sum decides about its last bit."""
 _SMALLEST_FACTOR = 7 / 8
@@ -294,11 +296,23 @@ class _Calls:
             self._answers.add(sums)
         elif self._equal_and_right < _STALE_ANSWERS:
             if self._is_wrong(inputs, results):
-                message = (
-                    "The variant returns what it has computed before: new inputs get the answer of others, bit for bit"
-                )
-                raise WrongResultError(message, Fault.CACHED_RESULT, *results)
+                raise self._wrong_answer(inputs, results)
             self._equal_and_right += 1
+
+    def _wrong_answer(self, inputs: CaseData, results: dict[str, Tensor]) -> WrongResultError:
+        """The error of a wrong answer that is that of other inputs: kept, or left in memory that the call never wrote.
+
+        The call is repeated while the memory that torch hands out next holds NaN.
+        """
+        floats = [result for result in results.values() if result.dtype.is_floating_point]
+        poisoned = [torch.full_like(result, float("nan")) for result in floats for _ in range(_POISONED)]
+        del poisoned
+        again = self._problem.results(self._timed(inputs, _wall_ns, is_repeat=True)[1])
+        if any(again[name].isnan().all() for name, result in results.items() if result.is_floating_point()):
+            message = "The variant returns memory that it never wrote, which may still hold an earlier answer"
+            return WrongResultError(message, Fault.UNWRITTEN_RESULT, *results)
+        message = "The variant returns what it has computed before: new inputs get the answer of others, bit for bit"
+        return WrongResultError(message, Fault.CACHED_RESULT, *results)
 
     def _is_wrong(self, inputs: CaseData, results: dict[str, Tensor]) -> bool:
         given = CaseData({**self._live.data.inputs, **inputs.inputs}, inputs.incoming)
