@@ -21,6 +21,9 @@ from warpwatch.worker.harness.problem import CaseProblem
 
 ROOT = Path(__file__).parents[2]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+COMPILED_IN_CI = ("vector_add", "embedding")
+"""Operators whose variant of torch.compile every run checks, forward and backward. It is torch's code that those of the
+others check, with a compiler that takes 2 to 20 seconds each, so nightly runs them."""
 
 _registered: set[str] = set()
 _opchecked: defaultdict[Any, ProbeHistory] = defaultdict(ProbeHistory)
@@ -80,8 +83,9 @@ def ready(operator: Operator, cache: Path) -> Operator:
 def runnable(operator: Operator, cases: Iterable[Case], compiled: bool = False) -> list[Any]:
     """Parameters (variant, case, device) for what can run here; torch.compile takes seconds and is asked for on its
     own."""
+    marks = [pytest.mark.nightly] if compiled and operator.name not in COMPILED_IN_CI else []
     return [
-        pytest.param(variant.name, case, device, id=f"{variant.name}-{case.key}-{device}")
+        pytest.param(variant.name, case, device, id=f"{variant.name}-{case.key}-{device}", marks=marks)
         for device in DEVICES
         for variant in operator.variants.values()
         for case in cases

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import venv
 from dataclasses import dataclass
@@ -82,14 +83,24 @@ def install(wheels: Path, folder: Path, extras: str) -> Installed:
     python = folder / "bin" / "python"
     command: list[str | Path] = [UV, "pip", "install", "--quiet", "--python", python, "--find-links", wheels, *LINKS]
     command += ["--constraint", ROOT / "constraints.txt"]
-    if extras:
-        # Server, worker and children start at once, and each would compile all of torch for itself.
-        command.append("--compile-bytecode")
     # The first run downloads, so that the second measures the installation alone.
     subprocess.run([*command, "--dry-run", target], check=True)
     began = time.monotonic()
     subprocess.run([*command, target], check=True)
-    return Installed(folder, time.monotonic() - began)
+    installed = Installed(folder, time.monotonic() - began)
+    if extras:
+        lend_byte_code(installed)
+    return installed
+
+
+def lend_byte_code(installed: Installed) -> None:
+    """Gives packages the byte code that those of this environment have: children cannot write their own, and each would
+    compile all of torch for itself. Python reads it where the source has the same time and size."""
+    here = Path(sysconfig.get_path("purelib"))
+    for cache in here.rglob("__pycache__"):
+        package = installed.site_packages / cache.parent.relative_to(here)
+        if package.is_dir() and not (package / "__pycache__").exists():
+            shutil.copytree(cache, package / "__pycache__", copy_function=os.link)
 
 
 @pytest.fixture(scope="session")

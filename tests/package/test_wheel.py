@@ -94,27 +94,44 @@ def test_nothing_else_is_importable(extent: str, request: pytest.FixtureRequest,
     assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
+def test_a_server_answers_with_its_pages_and_files(full: Installed, home: Path) -> None:
+    done = full.run("migrate", cwd=home.parent, WARPWATCH_HOME=str(home))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_pages_answer(full, home, home.parent)
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_up_measures_a_repository_and_pages_answer(full: Installed, repository: Path, home: Path) -> None:
     print(f"pip install warpwatch[measure,server,embedded]: {full.seconds:.1f} s")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    variables = {"WARPWATCH_HOME": str(home), "WARPWATCH_PORT": str(port)}
     began = time.monotonic()
+    variables = {"WARPWATCH_HOME": str(home), "WARPWATCH_PORT": str(free_port())}
     done = full.run("up", "--once", "--commits", "1", cwd=repository, **variables)
     print(f"warpwatch up --once --commits 1: {time.monotonic() - began:.0f} s")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "repository example-h100" in done.stdout
     assert "repository example-h200" in done.stdout
+    assert "softsign" in assert_pages_answer(full, home, repository, "?repository=kernels-of-mine")
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def assert_pages_answer(full: Installed, home: Path, folder: Path, query: str = "") -> str:
+    """Runs a server until the front page and every file and page that it names have answered; the front page."""
+    port = free_port()
+    variables = {"WARPWATCH_HOME": str(home), "WARPWATCH_PORT": str(port)}
     server = subprocess.Popen(
-        [full.folder / "bin" / "warpwatch", "serve"], cwd=repository, env=full.environment(**variables)
+        [full.folder / "bin" / "warpwatch", "serve"], cwd=folder, env=full.environment(**variables)
     )
     try:
         wait_until_healthy(port)
         address = f"http://127.0.0.1:{port}"
-        front = read(f"{address}/overview?repository=kernels-of-mine")
-        assert "softsign" in front
+        front = read(f"{address}/overview{query}")
         links = {link.replace("&amp;", "&") for link in re.findall(r'(?:href|src)="(/[^"#]*)"', front)}
         assert any("plotly" in link or "static" in link for link in links)
         for link in sorted(links):
@@ -125,6 +142,7 @@ def test_up_measures_a_repository_and_pages_answer(full: Installed, repository: 
     finally:
         server.kill()
     assert not embedded.is_running(home)
+    return front
 
 
 def read(url: str) -> str:
@@ -134,21 +152,30 @@ def read(url: str) -> str:
         return body.decode(errors="replace")
 
 
-def test_operators_that_ship_with_it_build_and_run(full: Installed, tmp_path: Path) -> None:
-    """Outside any repository the command works on the operators and native sources in the wheel."""
+def test_programs_and_the_command_build_and_run_the_operators_that_ship_with_it(
+    full: Installed, tmp_path: Path
+) -> None:
+    """Outside any repository both work on the operators and native sources in the wheel, with one library."""
+    home = {"WARPWATCH_HOME": str(tmp_path / "home")}
+    program, compiled, _ = example().partition("# torch.compile")
+    assert "backward" in program
+    assert compiled
+    done = python(full, program, tmp_path, **home)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["builds"], "it needs no database"
     command = ("kron", "--device", "cpu", "--variants", "v1,v3", "16", "8", "8", "check")
-    done = full.run(*command, cwd=tmp_path, WARPWATCH_HOME=str(tmp_path))
+    done = full.run(*command, cwd=tmp_path, **home)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_programs_load_the_operators_that_ship_with_it(full: Installed, tmp_path: Path) -> None:
-    """The example of the page compares with the formula in torch, and compiles."""
+@pytest.mark.nightly
+def test_programs_compile_the_operators_that_ship_with_it(full: Installed, tmp_path: Path) -> None:
+    """The whole example of the page, which tests/test_loading.py runs in this checkout."""
     home = {"WARPWATCH_HOME": str(tmp_path / "home")}
     began = time.monotonic()
     done = python(full, example(), tmp_path, **home)
     print(f"the example of docs/using-kernels.md, with the first build: {time.monotonic() - began:.0f} s")
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in (tmp_path / "home").iterdir()] == ["builds"], "it needs no database"
 
 
 def test_loading_without_torch_is_an_error_of_its_own(plain: Installed, tmp_path: Path) -> None:

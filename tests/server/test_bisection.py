@@ -47,6 +47,7 @@ def ends(worker: Machine, *numbers: int, check: bool = False) -> None:
         worker.work()
 
 
+@pytest.mark.nightly
 def test_forty_commits(build: Build) -> None:
     """Every fifth commit is measured; three changes for the worse, one for the better and one breakage are found at
     their commits."""

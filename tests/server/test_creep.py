@@ -136,7 +136,7 @@ def test_a_creep_is_confirmed_and_split_over_its_commits(machine: TwoCards) -> N
     assert prod(ratios) == pytest.approx(STEP**10, abs=0.012)
 
 
-@pytest.mark.parametrize("controls", [False, True])
+@pytest.mark.parametrize("controls", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_the_drift_of_a_card_is_not_blamed_on_code(machine: TwoCards, controls: bool) -> None:
     """Comparisons on one card dismiss it; where other operators show the drift, none is asked for."""
     for number in range(COMMITS):

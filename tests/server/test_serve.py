@@ -31,7 +31,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(embedded.data_folder(folder), ignore_errors=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_signal_stops_the_embedded_database(home: Path, number: signal.Signals) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from warpwatch.cli.app import app
 from warpwatch.worker.exam import ExamResult, Sitting, as_markdown, candidates, sit
 from warpwatch.worker.harness.exam import CandidateResult, _in_a_fork, _sit
 
@@ -145,16 +145,16 @@ def test_a_candidate_that_ends_its_process_or_hangs_is_caught() -> None:
     ],
 )
 def test_the_command_refuses_what_it_cannot_ask(arguments: list[str], part: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "warpwatch", "exam", *arguments], capture_output=True, text=True)
-    assert (done.returncode, part in done.stdout) == (2, True), done.stdout
+    done = CliRunner().invoke(app, ["exam", *arguments])
+    assert (done.exit_code, part in done.output) == (2, True), done.output
 
 
 def test_the_command_prints_and_writes_tables(tmp_path: Path) -> None:
     file = tmp_path / "table.md"
-    command = [sys.executable, "-m", "warpwatch", "exam", "torch_benchmark", "--operators", "coarse,captured"]
-    done = subprocess.run([*command, "--markdown", str(file)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 of 4 cheats caught" in done.stdout
-    assert "0 of 2 honest variants accused" in done.stdout
-    assert "1 not run: once_per_buffer has no implementation for cpu" in done.stdout
+    command = ["exam", "torch_benchmark", "--operators", "coarse,captured", "--markdown", str(file)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "4 of 4 cheats caught" in done.output
+    assert "0 of 2 honest variants accused" in done.output
+    assert "1 not run: once_per_buffer has no implementation for cpu" in done.output
     assert "| torch_benchmark | 4 | 4 | 0 | 0 | 2 | 0 |" in file.read_text()

@@ -144,6 +144,7 @@ def test_a_proof_is_plain_data(mutants: Proof) -> None:
     assert len(content["exhibits"]) == len(mutants.faults)
 
 
+@pytest.mark.nightly
 def test_right_variants_run_as_often_as_asked_for_beside_busy_processes(tools: Tools) -> None:
     values = os.environ | {"WARPWATCH_HOME": str(tools.host.home), "COLUMNS": "250"}
     command = [sys.executable, "-m", "warpwatch", "prove", "cheaters", "--device", "cpu", "--seeds", "0"]

@@ -115,6 +115,7 @@ def test_one_commit_under_two_compiler_flags(tools: Tools, request_of: JobReques
     assert outcome.environment.facts["variables"] == {"CXXFLAGS": "-O0"}, "times of toolchains are never one line"
 
 
+@pytest.mark.nightly
 def test_two_commits_under_two_compiler_flags(tools: Tools, request_of: JobRequest, tmp_path: Path) -> None:
     """Both the commit and the flags made it slower."""
     spec = replace(request_of.spec, toolchains=("o3", "o0"))

@@ -84,6 +84,7 @@ def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repo
     assert processes_with(str(home)) == []
 
 
+@pytest.mark.nightly
 def test_up_goes_on_when_its_parts_are_killed(repository: Repository, home: Path) -> None:
     """Worker, server and database die with kill -9 while it waits for results, and the verdict is as true as ever."""
     repository.commit(
