@@ -66,6 +66,7 @@ e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate th
 
 nightly: $(VENV)/.develop browser  ## What CI has no time for: long tests, CUDA code as it ships, honest runs, a fleet, e2e.
 	$(PYTEST) -m nightly
+	$(PYTEST) tests/kernels --opcheck-all
 	@$(MAKE) --no-print-directory build
 	$(BIN)/warpwatch prove all --device cpu --honest 200 --load $$(nproc)
 	$(PYTEST) tests/server/test_openapi.py tests/server/test_openapi_roles.py --requests 20 --timeout 3600

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,24 @@ COMPILED_IN_CI = ("vector_add", "embedding")
 """Operators whose variant of torch.compile every run checks, forward and backward. It is torch's code that those of the
 others check, with a compiler that takes 2 to 20 seconds each, so nightly runs them."""
 
+
+@dataclass(slots=True)
+class Opchecks:
+    """What was put through opcheck, by device.
+
+    opcheck takes two thirds of the time of these tests, so each variant has it once in each direction, as in a child of
+    a worker. every_trace: for every kind of case that `_traced_as` tells apart, which --opcheck-all asks for.
+    """
+
+    every_trace: bool = False
+    _histories: defaultdict[Any, ProbeHistory] = field(default_factory=lambda: defaultdict(ProbeHistory))
+
+    def of(self, case: Case, device: str) -> ProbeHistory:
+        return self._histories[device, _traced_as(case) if self.every_trace else None]
+
+
 _registered: set[str] = set()
-_opchecked: defaultdict[Any, ProbeHistory] = defaultdict(ProbeHistory)
-"""What was put through opcheck, by the properties of a case that `_traced_as` tells apart."""
+_opchecks = Opchecks()
 
 
 @contextmanager
@@ -46,6 +62,11 @@ def _one_thread() -> Iterator[None]:
     """What these tests compute is small, and threads that wait for each other would take a quarter of their time."""
     with threads(1):
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _opcheck_every_trace(request: pytest.FixtureRequest) -> None:
+    _opchecks.every_trace = request.config.getoption("--opcheck-all")
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +120,7 @@ def check_variant(operator: Operator, name: str, case: Case, device: str) -> Che
     variant = operator.variants[name]
     problem = CaseProblem(operator, variant, case, torch.device(device))
     with threads(2 if variant.native else 1):
-        return check(problem, 7, _opchecked[_traced_as(case), device], lambda done, total, text: None)
+        return check(problem, 7, _opchecks.of(case, device), lambda done, total, text: None)
 
 
 def _traced_as(case: Case) -> tuple[Any, ...]:

@@ -170,14 +170,20 @@ def identify(home: Path) -> Environment:
     """The fingerprint of this machine's CPU, with ceilings laid into `home`: they take seconds to measure and are
     tested elsewhere."""
     home.mkdir(exist_ok=True)
-    host = Host(Settings(home), "cpu")
-    child = host.start_child(host.empty_child(home), Diary())
-    try:
-        environment = child.ask(Environment, "environment", 60, Diary())
-    finally:
-        child.close()
+    if not _environments:
+        host = Host(Settings(home), "cpu")
+        child = host.start_child(host.empty_child(home), Diary())
+        try:
+            _environments.append(child.ask(Environment, "environment", 60, Diary()))
+        finally:
+            child.close()
+    (environment,) = _environments
     store_peaks(home, environment.key, MeasuredPeaks({"copy": 1e10, "f32": 1e11}, at_rest=True))
     return environment
+
+
+_environments: list[Environment] = []
+"""That of this machine, once a child has been asked."""
 
 
 def processes_with(text: str) -> list[int]:
