@@ -136,11 +136,13 @@ class _Configuration:
 
 @dataclass(frozen=True, slots=True)
 class _BuildInputs:
-    """Everything that determines one library; files: contents by path below the source root."""
+    """Everything that determines one library; files: contents by path below the source root. ptx: the architecture of
+    the code for later cards, None without."""
 
     files: dict[str, bytes]
     cxx: Compiler
     nvcc: Compiler | None
+    ptx: int | None
     torch: Torch
     ninja: str
     sanitize: bool
@@ -175,12 +177,10 @@ class _BuildInputs:
         runtime = [self.cxx.runtime] if self.cxx.runtime else []
         linker = [self.cxx.path, *sanitize, "-shared", ",".join(["-Wl,-z,defs,--no-as-needed", *runtime])]
         if self.nvcc:
-            # Machine code for every architecture, and PTX of the newest one for later cards.
-            archs = self.nvcc.archs
-            names = [_toolchain.ARCH_SPECIFIC.get(arch, str(arch)) for arch in archs]
+            names = [_toolchain.ARCH_SPECIFIC.get(arch, str(arch)) for arch in self.nvcc.archs]
             targets = [f"-gencode=arch=compute_{name},code=sm_{name}" for name in names]
-            ptx = f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}"
-            cuda = [self.nvcc.path, "-ccbin", self.cxx.path, *targets, ptx]
+            ptx = [f"-gencode=arch=compute_{self.ptx},code=compute_{self.ptx}"] if self.ptx else []
+            cuda = [self.nvcc.path, "-ccbin", self.cxx.path, *targets, *ptx]
             lines += _rule("nvcc", [*cuda, *NVCC_FLAGS, *_flags_of("NVCCFLAGS"), "-Icsrc"], "-c $in -o $out")
             # NVIDIA's wheels put libraries into `lib`, which their nvcc does not search.
             libraries = f"-L{Path(self.nvcc.path).parent.parent / 'lib'}"
@@ -224,7 +224,7 @@ def configure(
     source_root: the folder with one sub-folder per operator, and `common` for shared sources. device: "cpu", "cuda" or
     "cuda:0". sanitize: compile C++ for AddressSanitizer, whose runtime must be the first library of this process.
     fingerprints: compile C++ once more, for a fingerprint of its machine code; without, that is unknown. archs: the
-    CUDA architectures that libraries are built for.
+    CUDA architectures that libraries are built for; without the newest, they do not run on later cards.
     """
     global _state
     cache.mkdir(parents=True, exist_ok=True)
@@ -338,7 +338,10 @@ def _build_inputs(state: _Configuration, operator: str) -> _BuildInputs | None:
     nvcc = _toolchain.cuda_compiler(state.cache) if wants_cuda else None
     if wants_cuda and nvcc is None:
         return None
+    ptx = None
     if nvcc:
+        # Machine code for every architecture, and PTX of the newest one for later cards where that is built at all.
+        ptx = nvcc.archs[-1] if nvcc.archs[-1] in state.archs else None
         nvcc = replace(nvcc, archs=tuple(arch for arch in nvcc.archs if arch in state.archs))
     suffixes = HOST_SUFFIXES | CUDA_SUFFIXES if nvcc else HOST_SUFFIXES
     paths = [path for folder in ("common", operator) for path in sorted((state.source_root / folder).rglob("*"))]
@@ -348,7 +351,7 @@ def _build_inputs(state: _Configuration, operator: str) -> _BuildInputs | None:
         if path.suffix in suffixes and path.is_file()
     }
     cxx = _toolchain.cxx_compiler(state.cache)
-    return _BuildInputs(files, cxx, nvcc, _toolchain.torch(), _toolchain.ninja(), state.sanitize)
+    return _BuildInputs(files, cxx, nvcc, ptx, _toolchain.torch(), _toolchain.ninja(), state.sanitize)
 
 
 def _stored(folder: Path, started: float) -> Built | None:

@@ -228,6 +228,8 @@ def test_cuda_code_compiles_for_every_architecture_without_a_gpu(sources: Path, 
     kernels = [r for r in built.resources if r.arch.startswith("sm_")]
     assert all(r.registers > 0 for r in kernels)
     assert [r.arch for r in kernels] == ["sm_80", "sm_90", "sm_100"]
+    assert built.path is not None
+    assert b".target sm_100\n" in built.path.read_bytes(), "later cards compile this"
     again = native.build("good")
     assert (again.cached, again.resources) == (True, built.resources)
 
@@ -239,6 +241,8 @@ def test_cuda_code_may_be_built_for_some_architectures(sources: Path, tmp_path: 
     built = native.build("good")
     assert answer_of(built) == 42
     assert [r.arch for r in built.resources if r.arch.startswith("sm_")] == ["sm_90"]
+    assert built.path is not None
+    assert b".target sm_90\n" not in built.path.read_bytes(), "code for later cards is that of the newest architecture"
     native.configure(sources, tmp_path / "cache", "cuda", archs=[80, 90])
     assert native.find_key("good").key != built.key
 

@@ -30,7 +30,11 @@ def build(
     operators: list[str] = typer.Argument(None, metavar="[OPERATOR]...", help="Operators to build. Default: all."),
     target: Target | None = typer.Option(None, help="Build for this alone. Default: both."),
     fingerprints: bool = typer.Option(True, help="Compile C++ once more for the fingerprints of its machine code."),
-    archs: list[int] = typer.Option(CUDA_ARCHS, "--arch", help="Build for this CUDA architecture, or several of them."),
+    archs: list[int] = typer.Option(
+        CUDA_ARCHS,
+        "--arch",
+        help="Build for this CUDA architecture, or several of them. Without the newest, nothing runs on later cards.",
+    ),
 ) -> None:
     """Compile the native libraries of this checkout for the CPU and for every CUDA architecture, or those named.
 
