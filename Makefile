@@ -38,10 +38,10 @@ else
 	@$(MAKE) --no-print-directory --jobs $(TESTERS) timed loop
 endif
 
-shared: $(VENV)/.develop
+shared: $(VENV)/.collected
 	$(PYTEST) -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(SHARED)
 
-browsers: $(VENV)/.develop browser
+browsers: $(VENV)/.collected browser
 	$(PYTEST) tests/browser $(ALSO)
 
 later: browsers
@@ -140,6 +140,12 @@ $(VENV)/bin/uv:
 # Byte code is compiled at install, because importing torch without it takes twice as long in every child process.
 $(VENV)/.serve: $(BIN)/uv pyproject.toml constraints.txt packaging/example/pyproject.toml
 	@$(UV) --compile-bytecode --editable '.[measure,database,embedded,server]'
+	@touch $@
+
+# pytest rewrites the assertions of every file when it first reads it, which each of five processes would do beside the
+# others. What goes wrong here goes wrong there as well, and is shown there.
+$(VENV)/.collected: $(VENV)/.develop
+	-@$(PYTEST) --collect-only -qq > /dev/null
 	@touch $@
 
 $(VENV)/.develop: $(VENV)/.serve

@@ -112,6 +112,7 @@ print("same")
 """
 
 
+@pytest.mark.nightly
 def test_a_whole_bert_is_swapped_by_one_call() -> None:
     """Six linear layers in each of two layers, and the pooler; each layer multiplies twice more in its attention."""
     pytest.importorskip("transformers")

@@ -83,9 +83,14 @@ def test_a_trusting_harness_is_deceived_and_warpwatch_is_not(tmp_path: Path) -> 
     assert "| warpwatch_bench | 2 | 2 | 0 | 0 | 2 | 0 |" in text
 
 
-def test_a_script_checks_once_and_believes_what_is_kept() -> None:
+def test_a_script_checks_once_and_believes_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A package of the name of the exam's own is not taken for it.
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     found = ask("torch_benchmark", "kept.honest", "kept.by_version", "meddling.returns_an_input", "captured.honest")
     result = ExamResult("torch_benchmark", list(found.values()))
+    assert found["kept.honest"].outcome == "believed"
     assert [sitting.variant for sitting in result.deceived] == ["by_version"]
     assert (found["meddling.returns_an_input"].outcome, found["meddling.returns_an_input"].by) == ("caught", "check")
     assert (found["captured.honest"].outcome, found["captured.honest"].message != "") == ("not_run", True)
@@ -106,15 +111,6 @@ def test_a_harness_in_a_checkout_is_asked_without_its_clients_and_without_a_gpu(
     # The reference is timed by the replaced function as well, so no speed-up looks excessive.
     result = ExamResult("kernelbench", list(found.values()))
     assert [sitting.variant for sitting in result.deceived] == ["event"]
-
-
-def test_another_package_of_this_name_is_not_taken_for_the_exam(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "__init__.py").touch()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    assert ask("torch_benchmark", "kept.honest")["kept.honest"].outcome == "believed"
 
 
 def test_a_candidate_that_does_not_load_was_not_caught() -> None:

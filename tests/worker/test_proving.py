@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.worker.conftest import Diary, identify
+from warpwatch.cli.app import app
 from warpwatch.settings import Settings
 from warpwatch.worker import proving
 from warpwatch.worker.host import Host
@@ -129,13 +131,16 @@ def test_the_command_prints_a_table_and_says_by_its_exit_code_whether_all_were_c
     assert re.search(r"^softmax +5 +5 *$", done.stdout, re.MULTILINE)
     assert "0 false alarms" in done.stdout
     assert "special values" in done.stdout
-    wrong = subprocess.run([*command[:4], "angels"], env=values, capture_output=True, text=True)
-    assert (wrong.returncode, "choose from mutants, cheaters, all" in wrong.stdout) == (2, True)
-    unreachable = subprocess.run(
-        [*command, "--submit"], env=values | {"WARPWATCH_URL": "http://127.0.0.1:1"}, capture_output=True, text=True
-    )
-    assert unreachable.returncode == 2
-    assert "no Warpwatch server at" in unreachable.stdout
+
+
+def test_the_command_refuses_what_it_cannot_prove_or_send(tools: Tools) -> None:
+    wrong = CliRunner().invoke(app, ["prove", "angels"])
+    assert (wrong.exit_code, "choose from mutants, cheaters, all" in wrong.output) == (2, True)
+    command = ["prove", "mutants", "--device", "cpu", "--operators", "softmax", "--submit"]
+    values = {"WARPWATCH_HOME": str(tools.host.home), "WARPWATCH_URL": "http://127.0.0.1:1"}
+    unreachable = CliRunner().invoke(app, command, env=values)
+    assert unreachable.exit_code == 2
+    assert "no Warpwatch server at" in unreachable.output
 
 
 def test_a_proof_is_plain_data(mutants: Proof) -> None:

@@ -168,7 +168,12 @@ def tools(tmp_path: Path) -> Iterator[Tools]:
     [
         (JobKind.BENCH, FATES, {LaneUse.DEVICE}),
         # A profile shows what a call does, right or wrong.
-        (JobKind.PROFILE, FATES | {"wrong": Status.OK}, {LaneUse.DEVICE, LaneUse.QUIET}),
+        pytest.param(
+            JobKind.PROFILE,
+            FATES | {"wrong": Status.OK},
+            {LaneUse.DEVICE, LaneUse.QUIET},
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_what_is_timed_in_several_lanes_says_what_it_does_in_a_single_one(
