@@ -81,8 +81,12 @@ def run(program: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
-    done = run(example(), tmp_path)
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.nightly)])
+def test_the_example_of_the_page_runs(tmp_path: Path, backend: str) -> None:
+    """As it stands, with the backend that torch.compile has by default, and with one that calls no C++ compiler."""
+    typed = "@torch.compile(fullgraph=True)"
+    assert typed in example()
+    done = run(example().replace(typed, f"@torch.compile(fullgraph=True, backend={backend!r})"), tmp_path)
     assert done.returncode == 0, done.stderr
 
 
