@@ -50,6 +50,12 @@ WHERE repository_id = :repository_id AND tags <> coalesce(CAST(:tags AS jsonb) -
 """
 
 
+def fix_watched_branch(s: Session, repository_id: int, name: str) -> None:
+    """Stores the watched branch of a repository for which nobody has chosen another one meanwhile."""
+    unset = RepositoryRecord.id == repository_id, RepositoryRecord.branch.is_(None)
+    s.execute(update(RepositoryRecord).where(*unset).values(branch=name))
+
+
 def replace_branches(
     s: Session,
     repository_id: int,

@@ -282,6 +282,18 @@ def _expect_answer(url: str, config: Sequence[str]) -> None:
         raise UnreachableError(str(error)) from error
 
 
+def named_branches(url: str, destinations: Destinations = ANY_NETWORK) -> dict[str, str]:
+    """The branch that each symbolic ref called HEAD names at `url`, by full names: HEAD itself, and in a clone
+    refs/remotes/origin/HEAD."""
+    words = ("ls-remote", "--quiet", "--symref", "--upload-pack", "git-upload-pack", "--", url, "HEAD")
+    try:
+        output = git(*words, timeout=ANSWER_SECONDS, config=_reach(url, destinations))
+    except GitError as error:
+        raise UnreachableError(str(error)) from error
+    pairs = (line.removeprefix("ref: ").split("\t") for line in output.splitlines() if line.startswith("ref: "))
+    return {ref: branch for branch, ref in pairs}
+
+
 def _remaining(deadline: float) -> float:
     return max(0.1, deadline - time.monotonic())
 

@@ -7,7 +7,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from warpwatch.git import FORMAT, descendants, git, instant, resolve, rows
+from warpwatch.destinations import Destinations
+from warpwatch.git import (
+    ANY_NETWORK,
+    FORMAT,
+    GitError,
+    UnreachableError,
+    descendants,
+    git,
+    instant,
+    named_branches,
+    resolve,
+    rows,
+)
+
+HEADS = "refs/heads/"
+MIRRORED_HEAD = "refs/warpwatch/HEAD"
+"""Where a mirror keeps HEAD of the repository that it was cloned from."""
+_ORIGIN_HEAD, _ORIGIN = "refs/remotes/origin/HEAD", "refs/remotes/origin/"
+_USUAL = ("main", "master", "trunk")
+"""Names that a default branch usually has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +83,37 @@ def list_refs(mirror: Path, *patterns: str) -> dict[str, str]:
         if "commit" in (kind, target_kind):
             refs[name] = sha if kind == "commit" else target
     return refs
+
+
+def default_branch(url: str, mirror: Path, destinations: Destinations = ANY_NETWORK) -> str | None:
+    """The default branch of the repository at `url`, which `mirror` mirrors; None where it has no branch.
+
+    A code host says in HEAD which branch that is. HEAD of a working copy is what somebody has checked out just now, so
+    there the default branch of its origin counts, then init.defaultBranch, then the usual names.
+    """
+    refs = list_refs(mirror, HEADS, MIRRORED_HEAD)
+    heads = {name.removeprefix(HEADS): sha for name, sha in refs.items() if name.startswith(HEADS)}
+    try:
+        named = named_branches(url, destinations)
+    except UnreachableError:
+        named = {}
+    head = named.get("HEAD", "").removeprefix(HEADS)
+    at_head = sorted(name for name, sha in heads.items() if sha == refs.get(MIRRORED_HEAD))
+    folder = Path(url.removeprefix("file://"))
+    if (folder / ".git").exists():
+        origin = named.get(_ORIGIN_HEAD, "").removeprefix(_ORIGIN)
+        candidates = [origin, _configured_branch(folder), *_USUAL, head, *at_head]
+    else:
+        candidates = [head, *(name for name in _USUAL if name in at_head), *at_head, *_USUAL]
+    return next((name for name in candidates if name in heads), None)
+
+
+def _configured_branch(folder: Path) -> str:
+    """The name that git gives the first branch of a new repository, where its user has chosen one."""
+    try:
+        return git("config", "--get", "init.defaultBranch", cwd=folder).strip()
+    except GitError:
+        return ""
 
 
 def parents_of(mirror: Path, sha: str) -> list[str]:

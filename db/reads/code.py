@@ -20,9 +20,9 @@ def definitions_version(url: str | None, sha: str | None) -> DefinitionsVersion 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRow:
-    """branch: the one that is watched, None for the default one. is_example: its history was shipped with Warpwatch.
-    definitions_url, definitions_ref, definitions_sha: where its operators are defined, and the version that new jobs
-    are measured with; None where each commit defines its own.
+    """branch: the watched branch, None before the repository was fetched. is_example: its history was shipped with
+    Warpwatch. definitions_url, definitions_ref, definitions_sha: where its operators are defined, and the version that
+    new jobs are measured with; None where each commit defines its own.
 
     The secret that signs webhooks is never returned, only whether one is set.
     """

@@ -178,18 +178,16 @@ def list_branch_names(session: Session, repository_id: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class RepositorySource:
-    """Stored state from which the branches of a repository are read. branch: the watched branch, None for the default
-    branch.
+    """Stored state from which the branches of a repository are read. branch: the watched branch, None where it was
+    not resolved yet.
 
-    watched: name of the branch that is stored as the watched branch. commits: number of stored commits, and the id of
-    the newest commit.
+    commits: number of stored commits, and the id of the newest commit.
     """
 
     id: int
     url: str
     branch: str | None
     branches_key: str | None
-    watched: str | None
     commits: list[int] = field(default_factory=list)
 
 
@@ -197,7 +195,6 @@ def read_followed(session: Session, repository_id: int) -> RepositorySource | No
     """None for a repository that does not exist."""
     sql = """
     SELECT id, url, branch, branches_key,
-           (SELECT name FROM branches WHERE repository_id = repositories.id AND is_watched) AS watched,
            (SELECT jsonb_build_array(count(*), max(id)) FROM commits
             WHERE repository_id = repositories.id AND patch_id IS NULL) AS commits
     FROM repositories WHERE id = :id

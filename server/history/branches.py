@@ -9,18 +9,16 @@ from pathlib import Path
 
 from warpwatch import git, git_branches
 from warpwatch.contract.words import BranchKind
-from warpwatch.db.branches import NewBranch, replace_branches
+from warpwatch.db.branches import NewBranch, fix_watched_branch, replace_branches
 from warpwatch.db.database import Database
 from warpwatch.db.reads.lines import RepositorySource, list_stored_commits, read_followed
+from warpwatch.git_branches import HEADS, MIRRORED_HEAD
 from warpwatch.settings import Settings
 
-HEADS, TAGS = "refs/heads/", "refs/tags/"
+TAGS = "refs/tags/"
 REQUESTS = {"refs/pull/": "/head", "refs/merge-requests/": "/head"}
 """Where GitHub and GitLab keep the newest commit of a change request, and how those refs end."""
-DEFAULT = "refs/warpwatch/HEAD"
-_USUAL = ("main", "master", "trunk")
-"""Names that a default branch usually has, for mirrors in which several branches lie at the same commit."""
-_TRIES = 3
+_TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +30,25 @@ class BranchList:
 
 
 def follow_branches(database: Database, settings: Settings, repository_id: int) -> bool:
-    """Stores the branches as the mirror has them now; False where nothing had changed. It never fetches."""
+    """Stores the branches as the mirror has them now; False where nothing had changed. It never fetches.
+
+    A repository whose watched branch was never chosen gets its default branch, once: from then on, what somebody checks
+    out at its source changes nothing.
+    """
     for _ in range(_TRIES):
         with database.session() as session:
             followed = read_followed(session, repository_id)
         mirror = git.mirror_path(followed.url, settings.home) if followed else None
         if followed is None or mirror is None or not mirror.is_dir():
             return False
-        refs = git_branches.list_refs(mirror, HEADS, TAGS, *REQUESTS, DEFAULT)
+        refs = git_branches.list_refs(mirror, HEADS, TAGS, *REQUESTS, MIRRORED_HEAD)
         key = hashlib.sha256(repr((sorted(refs.items()), followed.branch, followed.commits)).encode()).hexdigest()
+        if followed.branch is None:
+            name = git_branches.default_branch(followed.url, mirror, settings.destinations)
+            if name is not None:
+                with database.session() as session:
+                    fix_watched_branch(session, repository_id, name)
+                continue
         if key == followed.branches_key:
             return False
         with database.session() as session:
@@ -83,13 +91,10 @@ def read_branches(
 
 
 def _watched(refs: Mapping[str, str], followed: RepositorySource) -> tuple[str, str | None]:
-    """Name and newest commit of the watched branch; without a name in the settings, of the mirror's default branch."""
+    """Name and newest commit of the watched branch; HEAD where the repository has no branch at all."""
     if followed.branch is not None:
         return followed.branch, refs.get(HEADS + followed.branch)
-    head_sha = refs.get(DEFAULT)
-    names = sorted(name.removeprefix(HEADS) for name, sha in refs.items() if name.startswith(HEADS) and sha == head_sha)
-    preferred = [name for name in (*_USUAL, followed.watched) if name in names]
-    return next(iter([*preferred, *names]), "HEAD"), head_sha
+    return "HEAD", refs.get(MIRRORED_HEAD)
 
 
 def _unmerged(

@@ -64,6 +64,7 @@ def register(database: Database, settings: Settings, body: NewRepository) -> boo
         repository_id = ensure_repository(session, body.name, body.url)
         if source is not None and version is not None:
             set_repository(session, repository_id, _definition_columns(source, version))
+    follow_branches(database, settings, repository_id)
     return True
 
 
@@ -121,7 +122,9 @@ class RepositorySettings(BaseModel):
     """Omitted fields stay as they are; null removes a setting."""
 
     model_config = ConfigDict(extra="forbid")
-    branch: str | None = Field(default=None, min_length=1, max_length=200, description="The watched branch.")
+    branch: str | None = Field(
+        default=None, min_length=1, max_length=200, description="The watched branch; null chooses the default branch."
+    )
     definitions: str | None = Field(
         default=None,
         min_length=1,

@@ -37,6 +37,8 @@ def add_repository(
             body["definitions"] = _absolute(definitions)
         answer = client.post("/repositories", body)
         typer.echo(f"repository {answer['name']} at {answer['url']}")
+        if answer["branch"] is not None:
+            typer.echo(f"watched branch {answer['branch']}")
         if answer["definitions_url"] is not None:
             typer.echo(f"definitions {answer['definitions_url']} at {answer['definitions_sha'][:12]}")
 
@@ -53,13 +55,13 @@ def list_repositories() -> None:
     """List registered repositories."""
     with asking() as client:
         for row in client.get("/repositories")["items"]:
-            typer.echo(f"{row['name']}\t{row['url']}\t{row['commits']} commits")
+            typer.echo(f"{row['name']}\t{row['url']}\t{row['commits']} commits\t{row['branch'] or 'no branch yet'}")
 
 
 @repository_app.command("set")
 def set_repository(
     name: str,
-    branch: str | None = typer.Option(None, help="The watched branch."),
+    branch: str | None = typer.Option(None, help="The watched branch; an empty text chooses the default branch."),
     definitions: str | None = typer.Option(
         None, metavar="PATH_OR_URL[@REF]", help="Where its operators are defined, if not in its own commits."
     ),
@@ -83,7 +85,7 @@ def set_repository(
         if not body:
             raise ApiError("nothing to set; see `warpwatch repository set --help`")
         row = client.patch(f"/repositories/{name}", body)
-        typer.echo(f"branch\t{row['branch'] or 'default branch'}")
+        typer.echo(f"branch\t{row['branch'] or 'no branch yet'}")
         typer.echo(f"definitions\t{row['definitions_url'] or 'in its own commits'}")
         typer.echo(
             f"webhooks\t{'signed' if row['has_webhook_secret'] else 'not accepted'} at {client.url}/api/v1/hooks/{name}"
