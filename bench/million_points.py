@@ -223,6 +223,7 @@ def time_histories(address: str, count: int, commits: int) -> None:
     report("history, page", time_requests([f"{address}/history/{number}" for number in chosen]))
     overview = f"{api}/overview?repository=load&device=cpu-load&metric=hot"
     report("overview of 360 cells, JSON", time_requests([overview] * count))
+    report("home, page", time_requests([f"{address}/"] * count))
     report("overview, page", time_requests([f"{address}/overview?repository=load&device=cpu-load&metric=hot"] * count))
 
 

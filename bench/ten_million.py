@@ -198,10 +198,11 @@ def addresses(url: str) -> dict[str, str]:
         "submissions": "/submissions?repository=load1",
         "submission": f"/submissions/{submission}",
         "submit": "/submissions/new?repository=load1",
-        "devices": "/devices",
-        "health": "/alarms?repository=load1",
-        "schedules": "/schedules?repository=load1",
-        "self-tests": "/proofs",
+        "home": "/",
+        "devices": "/settings/devices",
+        "health": "/settings/devices?tab=health",
+        "schedules": "/settings/repository?repository=load1&tab=schedules",
+        "self-tests": "/settings/devices?tab=self-tests",
     }
     api = {
         "overview": f"/overview?{at}",

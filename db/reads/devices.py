@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.query import fetch, fetch_one
@@ -79,6 +80,11 @@ _WORKERS_ALIVE = """
 (SELECT count(*) FROM workers WHERE device_id = devices.id AND stopped_at IS NULL
  AND heartbeat_at > now() - make_interval(secs => :lease))
 """
+
+
+def list_device_names(session: Session) -> dict[str, str]:
+    """The name of every device by its key."""
+    return {row.key: row.name for row in session.execute(text("SELECT key, name FROM devices"))}
 
 
 def list_devices(session: Session, lease_seconds: float = LEASE_SECONDS) -> list[DeviceRow]:

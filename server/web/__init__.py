@@ -39,6 +39,7 @@ from warpwatch.server.web import (
     saved_views,
     schedules,
     search,
+    settings_pages,
     submissions,
     traces,
     verdicts,
@@ -57,20 +58,19 @@ for page in (
     branches,
     compare,
     regressions,
-    alarms,
     submissions,
     schedules,
     jobs,
     moved,
     muted,
     traces,
+    settings_pages,
     devices,
     repositories,
     saved_views,
     watches,
     channels,
     forge,
-    proofs,
     reference,
     verdicts,
     keeping,
@@ -79,13 +79,13 @@ for page in (
     ci_identities,
 ):
     router.include_router(page.router)
-router.include_router(repositories.deletion_router)
 
 api = APIRouter(prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
 # Routes are tried in this order, and a fleet of workers asks more often than everybody else together.
 for subject in (
     worker,
     code,
+    home,
     search,
     branches,
     devices,

@@ -21,8 +21,9 @@ from warpwatch.server.http.problems import FieldError, Problem, documented
 from warpwatch.server.http.service import Before, Db, Limit
 from warpwatch.server.intake.triage import MAX_NAME
 from warpwatch.server.web.forms import form_errors
-from warpwatch.server.web.render import PageScope
+from warpwatch.server.web.render import PageScope, Scope
 from warpwatch.server.web.submissions import form_of
+from warpwatch.server.web.tabs import PeopleTab, people_tab
 
 
 class TokenRequest(BaseModel):
@@ -90,12 +91,6 @@ router = APIRouter()
 BLANK: dict[str, Any] = {"purpose": "", "scope": TokenScope.READ, "days": "90"}
 
 
-@router.get("/tokens")
-def tokens(page: PageScope, caller: Asking, before: Before = None) -> Response:
-    """Every token that the caller may see, newest first, and the form."""
-    return _show(page, caller, before=before)
-
-
 @router.post("/tokens")
 def add(page: PageScope, caller: Asking, form: Annotated[FormData, Depends(form_of)]) -> Response:
     """Makes a token and shows it once; shows the form again with a message per invalid field."""
@@ -104,39 +99,41 @@ def add(page: PageScope, caller: Asking, form: Annotated[FormData, Depends(form_
     try:
         issued = issue_token(page.session, caller, TokenRequest.model_validate(entered | given))
     except (ValidationError, Problem) as error:
-        return _show(page, caller, entered, form_errors(error))
-    return _show(page, caller, issued=issued)
+        return show_tokens(page, caller, entered, form_errors(error))
+    return show_tokens(page, caller, issued=issued)
 
 
 @router.post("/tokens/{token_id}/revoke")
 def revoke(page: PageScope, caller: Asking, token_id: int) -> Response:
     revoke_token(page.session, token_id, visible_account(caller))
-    return RedirectResponse("/tokens", 303)
+    return RedirectResponse(people_tab(PeopleTab.TOKENS), 303)
 
 
-@router.get("/audit")
-def audit(page: PageScope, before: Before = None) -> Response:
+def show_audit(page: Scope, before: int | None = None) -> Response:
     """Who changed what, newest first."""
-    return page.page("audit.html", json="/audit", entries=list_audit(page.session, before), before=before)
+    return page.page("settings/audit.html", json="/audit", entries=list_audit(page.session, before), before=before)
 
 
-def _show(
-    page: PageScope,
+def show_tokens(
+    page: Scope,
     caller: Caller,
     entered: dict[str, Any] | None = None,
     errors: dict[str, str] | None = None,
     before: int | None = None,
     issued: IssuedToken | None = None,
 ) -> Response:
+    """Every token that the caller may see, newest first, and the form."""
+    is_administrator = may(caller, TokenScope.ADMINISTER)
     return page.page(
-        "tokens.html",
+        "settings/tokens.html",
         json="/tokens",
         status=422 if errors else 200,
         tokens=list_tokens(page.session, visible_account(caller), before),
         before=before,
-        scopes=[scope for scope in TokenScope if may(caller, scope)],
+        scope_names=[(scope, scope) for scope in TokenScope if may(caller, scope)],
         caller=caller,
-        is_administrator=may(caller, TokenScope.ADMINISTER),
+        is_administrator=is_administrator,
+        hidden_tabs=() if is_administrator else (PeopleTab.USERS, PeopleTab.AUDIT),
         entered=BLANK | {"person": caller.name if caller.account_id else ""} | (entered or {}),
         errors=errors or {},
         issued=issued,

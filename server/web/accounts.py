@@ -15,23 +15,24 @@ from warpwatch.db.accounts import AccountRow, change_account, list_accounts, rea
 from warpwatch.db.errors import StateError
 from warpwatch.db.reads.query import Page
 from warpwatch.server.http.access import Asking
-from warpwatch.server.http.permissions import ROLE_SCOPES
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit
 from warpwatch.server.intake.accounts import AccountChange, AccountRequest, Invitation, make_account, renew_invitation
 from warpwatch.server.web.forms import form_errors
-from warpwatch.server.web.render import PageScope
+from warpwatch.server.web.render import PageScope, Scope
 from warpwatch.server.web.submissions import form_of
+from warpwatch.server.web.tabs import PeopleTab, people_tab
+from warpwatch.settings import Settings
 
 router = APIRouter()
 Form = Annotated[FormData, Depends(form_of)]
+ROLES = {
+    AccountRole.VIEWER: "viewer: can read everything",
+    AccountRole.SUBMITTER: "submitter: can submit runs",
+    AccountRole.TRIAGER: "triager: can decide about changes",
+    AccountRole.ADMINISTRATOR: "administrator: can do everything",
+}
 BLANK: dict[str, Any] = {"name": "", "role": AccountRole.VIEWER}
-
-
-@router.get("/accounts")
-def accounts(page: PageScope, settings: Config, before: Before = None) -> Response:
-    """Every account, newest first, and the form."""
-    return _show(page, settings, before=before)
 
 
 @router.post("/accounts")
@@ -41,16 +42,16 @@ def add(page: PageScope, settings: Config, form: Form) -> Response:
     try:
         invitation = make_account(page.session, settings, AccountRequest.model_validate(entered))
     except ValidationError as error:
-        return _show(page, settings, entered, form_errors(error))
+        return show(page, settings, entered, form_errors(error))
     except StateError as error:
-        return _show(page, settings, entered, {"name": f"{str(error)[:1].upper()}{str(error)[1:]}."})
-    return _show(page, settings, invitation=invitation)
+        return show(page, settings, entered, {"name": f"{str(error)[:1].upper()}{str(error)[1:]}."})
+    return show(page, settings, invitation=invitation)
 
 
 @router.post("/accounts/{account_id}/invite")
 def invite(page: PageScope, settings: Config, account_id: int) -> Response:
     """Shows another link for an account once."""
-    return _show(page, settings, invitation=renew_invitation(page.session, settings, account_id))
+    return show(page, settings, invitation=renew_invitation(page.session, settings, account_id))
 
 
 @router.post("/accounts/{account_id}")
@@ -60,26 +61,27 @@ def change(page: PageScope, settings: Config, account_id: int, form: Form) -> Re
     try:
         body = AccountChange.model_validate(entered)
     except ValidationError as error:
-        return _show(page, settings, errors=form_errors(error))
+        return show(page, settings, errors=form_errors(error))
     change_account(page.session, account_id, body.role, body.is_disabled)
-    return RedirectResponse("/accounts", 303)
+    return RedirectResponse(people_tab(PeopleTab.USERS), 303)
 
 
-def _show(
-    page: PageScope,
-    settings: Config,
+def show(
+    page: Scope,
+    settings: Settings,
     entered: dict[str, Any] | None = None,
     errors: dict[str, str] | None = None,
     before: int | None = None,
     invitation: Invitation | None = None,
 ) -> Response:
+    """Every account, newest first, and the form."""
     return page.page(
-        "accounts.html",
+        "settings/users.html",
         json="/accounts",
         status=422 if errors else 200,
         accounts=list_accounts(page.session, None, before),
         before=before,
-        roles=ROLE_SCOPES,
+        roles=ROLES,
         entered=BLANK | (entered or {}),
         errors=errors or {},
         invitation=invitation,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from warpwatch.db.reads.query import Page
 from warpwatch.server.explanation.alarms import AlarmKind, AlarmRow
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Db, alarms_of, repository_or_404
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import Scope, query
 
-router = APIRouter()
 KINDS = {
     "no_space": "no space",
     "stale_device": "no worker",
@@ -26,16 +25,13 @@ KINDS = {
 """The name of each kind on the page, the most serious first."""
 
 
-@router.get("/alarms")
-def alarms(page: PageScope, request: Request, kind: AlarmKind | None = Query(None)) -> Response:
-    """Every health problem of the service and of the repository."""
-    if page.repository is None:
-        return page.page("welcome.html")
-    rows = alarms_of(request).list(page.session, page.repository.id)
-    address = query("/alarms", repository=page.repository.name, kind=kind)
+def show(page: Scope, request: Request, kind: AlarmKind | None = None) -> Response:
+    """Every health problem of the service and of all repositories."""
+    rows = alarms_of(request).list(page.session, None)
+    address = query("/alarms", kind=kind)
     counts = {name: sum(row.kind == name for row in rows) for name in KINDS}
     return page.page(
-        "alarms.html",
+        "settings/health.html",
         json=address,
         csv=f"/api/v1{address.replace('/alarms', '/alarms.csv', 1)}",
         rows=[row for row in rows if kind in (None, row.kind)],

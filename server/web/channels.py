@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from functools import cache
 from typing import Annotated, Any
+from zoneinfo import available_timezones
 
 from fastapi import APIRouter, Depends, Response
 from fastapi.responses import RedirectResponse
@@ -22,23 +24,25 @@ from warpwatch.db.channels import (
     tell_people,
 )
 from warpwatch.db.reads.query import Page
+from warpwatch.db.watches import list_watchers
 from warpwatch.server.http.problems import Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
 from warpwatch.server.intake.channels import KINDS, ChannelRequest, create_channel
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.forms import form_errors
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import PageScope, Scope, query
 from warpwatch.server.web.schedules import named_repository
 from warpwatch.server.web.submissions import form_of
+from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 router = APIRouter()
 MEANINGS = {
     NoticeKind.CONFIRMED: "an operator became slower",
     NoticeKind.BROKEN: "an operator broke",
-    NoticeKind.SETTLED: "the commit behind it is known",
+    NoticeKind.SETTLED: "culprit found",
     NoticeKind.FIXED: "a commit fixed it",
     NoticeKind.ALARM: "something blocks measurement",
-    NoticeKind.DIGEST: "what the week brought, on Monday at 8",
+    NoticeKind.DIGEST: "weekly digest, on Monday at 8",
 }
 BLANK: dict[str, Any] = {
     "name": "",
@@ -51,10 +55,15 @@ BLANK: dict[str, Any] = {
 }
 
 
-@router.get("/channels")
-def channels(page: PageScope, before: Before = None) -> Response:
-    """Every channel of the repository with its newest messages, and the form."""
-    return _show(page, before=before)
+HOURS = [(str(hour), f"{hour:02}:00") for hour in range(24)]
+REGIONS = ("Africa", "America", "Antarctica", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific")
+
+
+@cache
+def zones() -> dict[str, list[str]]:
+    """The time zones of each region of the world, by name."""
+    names = sorted(available_timezones())
+    return {region: [name for name in names if name.startswith(f"{region}/")] for region in REGIONS}
 
 
 @router.post("/channels")
@@ -67,8 +76,8 @@ def add(page: PageScope, settings: Config, form: Annotated[FormData, Depends(for
         body = ChannelRequest.model_validate(entered)
         create_channel(page.session, settings, page.repository, body)
     except (ValidationError, Problem) as error:
-        return _show(page, entered, form_errors(error))
-    return RedirectResponse(query("/channels", repository=body.repository), 303)
+        return show(page, entered, form_errors(error))
+    return RedirectResponse(repository_tab(body.repository, RepositoryTab.NOTIFICATIONS), 303)
 
 
 @router.post("/channels/{channel_id}/remove")
@@ -77,26 +86,26 @@ def remove(page: PageScope, channel_id: int) -> Response:
     if row is None:
         raise not_found("channel", channel_id)
     remove_channel(page.session, channel_id)
-    return RedirectResponse(query("/channels", repository=row.repository), 303)
+    return RedirectResponse(repository_tab(row.repository, RepositoryTab.NOTIFICATIONS), 303)
 
 
 @router.post("/channels/{channel_id}/test")
 def send_test(page: PageScope, settings: Config, channel_id: int) -> Response:
     row = send_test_message(page.session, settings, channel_id)
-    return RedirectResponse(query("/channels", repository=row.repository) + f"#channel-{channel_id}", 303)
+    return RedirectResponse(repository_tab(row.repository, RepositoryTab.NOTIFICATIONS) + f"#channel-{channel_id}", 303)
 
 
-def _show(
-    page: PageScope,
+def show(
+    page: Scope,
     entered: dict[str, Any] | None = None,
     errors: dict[str, str] | None = None,
     before: int | None = None,
 ) -> Response:
-    if page.repository is None:
-        return page.page("welcome.html")
+    """Every channel of the repository with its newest messages, and the form."""
+    assert page.repository is not None
     rows = list_channels(page.session, page.repository.id, before, limit=20)
     return page.page(
-        "channels.html",
+        "settings/notifications.html",
         json=query("/channels", repository=page.repository.name, before=before),
         status=422 if errors else 200,
         rows=rows,
@@ -105,6 +114,9 @@ def _show(
         entered=BLANK | (entered or {}),
         errors=errors or {},
         kinds=MEANINGS,
+        people=[(name, name) for name in list_watchers(page.session, page.repository.id)],
+        hours=HOURS,
+        zones=zones(),
     )
 
 
@@ -154,6 +166,6 @@ def send_test_message(session: Db, settings: Config, channel_id: int) -> Channel
     title = f"{row.repository}: the channel {row.name} works"
     fields = {"kind": NoticeKind.TEST, "repository": row.repository}
     text = f"Messages of {', '.join(row.kinds)} come here."
-    link = f"{settings.server_url}/channels?repository={row.repository}"
+    link = settings.server_url + repository_tab(row.repository, RepositoryTab.NOTIFICATIONS)
     tell_people(session, channel_id, Notice(NoticeKind.TEST, f"test:{secrets.token_hex(8)}", title, text, link, fields))
     return row

@@ -21,8 +21,9 @@ from warpwatch.destinations import DestinationError, is_trustworthy
 from warpwatch.server.http.problems import FieldError, Problem, documented
 from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
 from warpwatch.server.web.forms import form_errors
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import PageScope, Scope
 from warpwatch.server.web.submissions import form_of
+from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 from warpwatch.settings import Settings
 
 GITHUB = "https://token.actions.githubusercontent.com"
@@ -74,45 +75,40 @@ router = APIRouter()
 BLANK = {"issuer": GITHUB, "subject": "", "audience": ""}
 
 
-@router.get("/repositories/{name}/ci")
-def show_ci_identities(page: PageScope, settings: Config, name: str, before: Before = None) -> Response:
-    return _show(page, settings, name, before=before)
-
-
 @router.post("/repositories/{name}/ci")
 def trust(page: PageScope, settings: Config, name: str, form: Annotated[FormData, Depends(form_of)]) -> Response:
     """Lets CI jobs submit; shows the form again with a message per invalid field."""
     entered = {field: str(form.get(field, "")).strip() for field in BLANK}
+    page.moved(name)
     repository_id = repository_or_404(page.session, name).id
     try:
         body = CiIdentityRequest.model_validate(entered | {"audience": entered["audience"] or None})
         trust_ci(page.session, settings, repository_id, body)
     except (ValidationError, Problem) as error:
-        return _show(page, settings, name, entered, form_errors(error))
-    return RedirectResponse(query(f"/repositories/{name}/ci"), 303)
+        return show(page, settings, entered, form_errors(error))
+    return RedirectResponse(repository_tab(name, RepositoryTab.CI), 303)
 
 
 @router.post("/repositories/{name}/ci/{identity_id}/remove")
 def remove(page: PageScope, name: str, identity_id: int) -> Response:
     remove_ci_identity(page.session, repository_or_404(page.session, name).id, identity_id)
-    return RedirectResponse(query(f"/repositories/{name}/ci"), 303)
+    return RedirectResponse(repository_tab(name, RepositoryTab.CI), 303)
 
 
-def _show(
-    page: PageScope,
-    settings: Config,
-    name: str,
+def show(
+    page: Scope,
+    settings: Settings,
     entered: dict[str, Any] | None = None,
     errors: dict[str, str] | None = None,
     before: int | None = None,
 ) -> Response:
-    trusting = repository_or_404(page.session, name)
+    """The CI jobs that the repository trusts, and the form."""
+    assert page.repository is not None
     return page.page(
-        "ci_identities.html",
-        json=f"/repositories/{name}/ci",
+        "settings/ci.html",
+        json=f"/repositories/{page.repository.name}/ci",
         status=422 if errors else 200,
-        trusting=trusting,
-        rows=list_ci_identities(page.session, trusting.id, before),
+        rows=list_ci_identities(page.session, page.repository.id, before),
         before=before,
         entered=BLANK | (entered or {}),
         errors=errors or {},
@@ -140,5 +136,5 @@ def post_ci_identity(session: Db, settings: Config, name: str, body: CiIdentityR
 
 @api.delete("/repositories/{name}/ci/{identity_id}", status_code=204, responses=documented(404, 422))
 def delete_ci_identity(session: Db, name: str, identity_id: int) -> None:
-    """Trust these CI jobs no longer, from the next request on."""
+    """Revoke a CI identity, from the next request on."""
     remove_ci_identity(session, repository_or_404(session, name).id, identity_id)

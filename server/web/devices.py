@@ -39,11 +39,12 @@ from warpwatch.server.figures.gantt import DAY, busy_seconds, strip_svg
 from warpwatch.server.figures.run_times import device_times
 from warpwatch.server.figures.size_axis import SizeQuantity
 from warpwatch.server.http.problems import documented, not_found
-from warpwatch.server.http.service import Before, Config, Db, database_of, device_or_404, require_schema
+from warpwatch.server.http.service import Config, Db, database_of, device_or_404, require_schema
 from warpwatch.server.verdicts.cards import CardOffset, pool_offset
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.render import PageScope, Scope, query
 from warpwatch.server.web.submissions import form_of
+from warpwatch.server.web.tabs import DevicesTab, devices_tab
 from warpwatch.server.web.worker_keys import NewKey
 from warpwatch.settings import Settings
 
@@ -86,40 +87,44 @@ MOST_DEVICES = 8
 """Devices of one chart: as many as there are marks that can be told apart."""
 
 
-@router.get("/devices")
-def devices(page: PageScope, settings: Config, before: Before = None) -> Response:
-    """Every device with its workers, environments and measured ceilings, and the keys of workers."""
-    return _show(page, settings, before=before)
-
-
 @router.post("/devices/keys")
-def add_worker_key(page: PageScope, settings: Config, form: Annotated[FormData, Depends(form_of)]) -> Response:
+def add_worker_key(page: PageScope, form: Annotated[FormData, Depends(form_of)]) -> Response:
     """Makes a key and shows it this once; shows the form again with a message where the name cannot be used."""
     name = str(form.get("name", "")).strip()
     try:
         key = add_key(page.session, NewKey.model_validate({"name": name}).name)
     except ValidationError:
-        return _show(page, settings, name=name, error="Use letters, digits, dots, dashes and underscores, at most 60.")
+        return show_keys(page, name=name, error="Use letters, digits, dots, dashes and underscores, at most 60.")
     except StateError as error:
-        return _show(page, settings, name=name, error=str(error))
-    return _show(page, settings, new_key=key)
+        return show_keys(page, name=name, error=str(error))
+    return show_keys(page, new_key=key)
 
 
 @router.post("/devices/keys/{name}/revoke")
 def revoke_worker_key(page: PageScope, name: str) -> Response:
     """Revokes a key and returns to the list."""
     revoke_key(page.session, name)
-    return RedirectResponse("/devices#keys", 303)
+    return RedirectResponse(devices_tab(DevicesTab.KEYS), 303)
 
 
-def _show(
-    page: Scope,
-    settings: Settings,
-    before: int | None = None,
-    name: str = "",
-    error: str | None = None,
-    new_key: str | None = None,
+def show_keys(
+    page: Scope, before: int | None = None, name: str = "", error: str | None = None, new_key: str | None = None
 ) -> Response:
+    """The keys of workers, newest first, and the form."""
+    return page.page(
+        "settings/keys.html",
+        json="/worker-keys",
+        status=422 if error else 200,
+        keys=list_keys(page.session, before),
+        before=before,
+        entered={"name": name},
+        errors={"name": error} if error else {},
+        new_key=new_key,
+    )
+
+
+def show(page: Scope, settings: Settings) -> Response:
+    """Every device with its workers, environments and measured ceilings."""
     rows = list_devices(page.session, settings.lease_seconds)
     recently = datetime.now(UTC) - timedelta(days=1)
     workers = [
@@ -133,16 +138,9 @@ def _show(
     timed = list_timed_runs(page.session, now - DAY)
     peaks = [environment.peaks for found in environments.values() for environment in found[:1] if environment.peaks]
     return page.page(
-        "devices.html",
+        "settings/devices.html",
         json="/devices",
-        status=422 if error else 200,
-        keys=list_keys(page.session, before),
-        before=before,
-        entered={"name": name},
-        errors={"name": error} if error else {},
-        new_key=new_key,
         devices=rows,
-        operators=[row.name for row in list_operators(page.session, page.repository.id)] if page.repository else [],
         workers=workers,
         environments=environments,
         cards={device.id: list_card_lines(page.session, device.id) for device in rows},

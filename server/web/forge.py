@@ -31,8 +31,9 @@ from warpwatch.destinations import DestinationError
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
 from warpwatch.server.web.forms import form_errors
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import PageScope, Scope
 from warpwatch.server.web.submissions import form_of
+from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 from warpwatch.settings import Settings
 
 _PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,200}")
@@ -133,60 +134,57 @@ MEANINGS = {
 _TEXTS = ("forge", "project", "api_url", "token")
 
 
-@router.get("/repositories/{name}/forge")
-def show_forge(page: PageScope, settings: Config, name: str, before: Before = None) -> Response:
-    return _show(page, settings, name, before=before)
-
-
 @router.post("/repositories/{name}/forge")
 def save_forge(page: PageScope, settings: Config, name: str, form: Annotated[FormData, Depends(form_of)]) -> Response:
     """Links the repository; shows the form again with the input and a message per invalid field."""
     entered: dict[str, Any] = {field: str(form.get(field, "")).strip() for field in _TEXTS}
     entered["files_issues"] = "files_issues" in form
+    page.moved(name)
     try:
         body = ForgeSettings.model_validate({field: value for field, value in entered.items() if value != ""})
         link_repository(page.session, settings, repository_or_404(page.session, name), body)
     except (ValidationError, Problem) as error:
-        return _show(page, settings, name, entered, form_errors(error))
-    return RedirectResponse(query(f"/repositories/{name}/forge"), 303)
+        return show(page, settings, entered, form_errors(error))
+    return RedirectResponse(repository_tab(name, RepositoryTab.CODE_HOST), 303)
 
 
 @router.post("/repositories/{name}/forge/check")
 def check(page: PageScope, name: str) -> Response:
     check_forge(page.session, name)
-    return RedirectResponse(query(f"/repositories/{name}/forge"), 303)
+    return RedirectResponse(repository_tab(name, RepositoryTab.CODE_HOST), 303)
 
 
 @router.post("/repositories/{name}/forge/remove")
 def remove(page: PageScope, name: str) -> Response:
     remove_link(page.session, repository_or_404(page.session, name).id)
-    return RedirectResponse(query(f"/repositories/{name}/forge"), 303)
+    return RedirectResponse(repository_tab(name, RepositoryTab.CODE_HOST), 303)
 
 
-def _show(
-    page: PageScope,
-    settings: Config,
-    name: str,
+def show(
+    page: Scope,
+    settings: Settings,
     entered: dict[str, Any] | None = None,
     errors: dict[str, str] | None = None,
     before: int | None = None,
 ) -> Response:
-    linked = repository_or_404(page.session, name)
+    """The link of the repository, its messages, and the form."""
+    assert page.repository is not None
+    linked, name = page.repository, page.repository.name
     row = read_link(page.session, linked.id)
     stored: dict[str, Any] = {"forge": ForgeKind.GITHUB, "project": "", "api_url": "", "files_issues": False}
     if row is not None:
         stored = {field: getattr(row, field) or "" for field in stored}
     return page.page(
-        "forge.html",
+        "settings/code_host.html",
         json=f"/repositories/{name}/forge" if row is not None else f"/repositories/{name}/forge/messages",
         status=422 if errors else 200,
-        linked=linked,
         row=row,
         messages=list_messages(page.session, linked.id, before, limit=20),
         before=before,
         forges=FORGES,
         tones=TONES,
         meanings=MEANINGS,
+        api_example=f"https://gitlab.example{_API_END}",
         is_app=settings.github_app_id is not None,
         entered=stored | {field: value for field, value in (entered or {}).items() if field != "token"},
         errors=errors or {},
@@ -214,7 +212,7 @@ def set_forge(session: Db, settings: Config, name: str, body: ForgeSettings) -> 
 
 @api.delete("/repositories/{name}/forge", status_code=204, responses=documented(404, 422))
 def delete_forge(session: Db, name: str) -> None:
-    """Send nothing there any more. What was sent stays there."""
+    """Remove the link to the code host. Checks and comments that were sent stay there."""
     remove_link(session, repository_or_404(session, name).id)
 
 

@@ -1,23 +1,87 @@
-"""Home, the page of all repositories."""
+"""Home: every repository and how it stands, on one page; and its JSON."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
-from warpwatch.server.http.service import Db
+from fastapi import APIRouter, Request, Response
+
+from warpwatch.db.reads.devices import list_devices
+from warpwatch.db.reads.home import HomeRow, list_home, read_job_repositories
+from warpwatch.db.reads.occupancy import list_device_runs, list_queued
+from warpwatch.db.reads.query import Page, Session
+from warpwatch.db.schedules import read_costs
+from warpwatch.server.figures.gantt import plan_rows
+from warpwatch.server.figures.home_strip import verdict_strip
+from warpwatch.server.http.problems import documented
+from warpwatch.server.http.service import Before, Db, Limit
+from warpwatch.server.intake.budget import CostEstimates
 from warpwatch.server.web.moved import lead_to
 from warpwatch.server.web.render import Scope, query
 
 router = APIRouter()
+PAGE_SIZE = 25
+URL_EXAMPLE = "https://github.com/acme/kernels.git"
+DEFINITIONS_EXAMPLE = "https://github.com/acme/definitions.git@main"
+OF_HOME = {"before", "chart"}
+"""Parameters of this page. Any other one, such as `?repository=`, is of the overview, whose address this was."""
 
 
 @router.get("/")
-def home(request: Request, session: Db) -> Response:
-    """Leads to the overview, whose address this was: a query, such as `?repository=`, was one of the overview."""
-    if request.query_params:
+def home(request: Request, session: Db, before: Before = None) -> Response:
+    """A row per repository; leads to the overview where the query is one of the overview."""
+    if not set(request.query_params) <= OF_HOME:
         return lead_to(request, "/overview")
-    page = Scope(request, session)
-    if page.repository is None:
-        return page.page("welcome.html", json="/health")
-    return RedirectResponse(query("/overview", repository=page.repository.name), 303)
+    return show_home(Scope(request, session), before=before)
+
+
+def show_home(
+    page: Scope,
+    entered: dict[str, Any] | None = None,
+    errors: dict[str, str] | None = None,
+    before: int | None = None,
+) -> Response:
+    """The repositories, and the form that registers one. entered: its input, where it is wrong."""
+    now = datetime.now(UTC)
+    rows = read_home(page.session, now, before, PAGE_SIZE)
+    return page.page(
+        "home.html" if rows.items else "welcome.html",
+        json=query("/home", before=before),
+        status=422 if errors else 200,
+        rows=rows,
+        strips={row.id: verdict_strip(row.verdicts, now) for row in rows.items},
+        before=before,
+        entered=entered or {},
+        errors=errors or {},
+        url_example=URL_EXAMPLE,
+        definitions_example=DEFINITIONS_EXAMPLE,
+    )
+
+
+def read_home(session: Session, now: datetime, before: int | None, limit: int) -> Page[HomeRow]:
+    """A page of repositories, with the estimated end of the work of each."""
+    rows = list_home(session, before, limit)
+    if not any(row.queued or row.running for row in rows.items):
+        return rows
+    repositories = read_job_repositories(session)
+    ends: dict[int, datetime] = {}
+    estimates = CostEstimates(read_costs(session))
+    for device in plan_rows(
+        list_devices(session), list_device_runs(session, now), list_queued(session), estimates, now
+    ):
+        for block in device.blocks:
+            if (repository_id := repositories.get(block.job_id)) is not None:
+                ends[repository_id] = max(ends.get(repository_id, now), block.end)
+    return Page([replace(row, queue_end=ends.get(row.id)) for row in rows.items], rows.next_before)
+
+
+api = APIRouter(tags=["code"])
+
+
+@api.get("/home", responses=documented(422))
+def get_home(session: Db, before: Before = None, limit: Limit = 50) -> Page[HomeRow]:
+    """How every repository stands on its watched branch: open, suspected and failing, the queue with its estimated end,
+    and the confirmed changes of the last 90 days."""
+    return read_home(session, datetime.now(UTC), before, limit)

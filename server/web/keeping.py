@@ -18,8 +18,9 @@ from warpwatch.db.reads.query import Page, Session
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Db, repository_or_404
 from warpwatch.server.web.forms import form_errors
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import PageScope, Scope
 from warpwatch.server.web.submissions import form_of
+from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 Days = Annotated[int | None, Field(default=None, ge=1, le=36_500, description="Days; null keeps it for good.")]
 
@@ -86,38 +87,34 @@ _HINTS = {
 }
 
 
-@router.get("/repositories/{name}/retention")
-def show_retention(page: PageScope, name: str) -> Response:
-    return _show(page, name)
-
-
 @router.post("/repositories/{name}/retention")
 def set_retention_form(page: PageScope, name: str, form: Annotated[FormData, Depends(form_of)]) -> Response:
     """Saves the days, or shows what they would delete; an empty field keeps that kind for good."""
     entered = {kind: str(form.get(kind, "")).strip() for kind in RetentionKind}
+    page.moved(name)
     try:
         body = RetentionSettings.model_validate({kind: text or None for kind, text in entered.items()})
     except ValidationError as error:
-        return _show(page, name, entered, form_errors(error))
+        return show(page, entered, form_errors(error))
     if "preview" in form:
-        return _show(page, name, entered)
+        return show(page, entered)
     change_retention(page.session, repository_or_404(page.session, name).id, body)
-    return RedirectResponse(query(f"/repositories/{name}/retention"), 303)
+    return RedirectResponse(repository_tab(name, RepositoryTab.RETENTION), 303)
 
 
-def _show(
-    page: PageScope, name: str, entered: dict[RetentionKind, str] | None = None, errors: dict[str, str] | None = None
+def show(
+    page: Scope, entered: dict[RetentionKind, str] | None = None, errors: dict[str, str] | None = None
 ) -> Response:
-    kept = repository_or_404(page.session, name)
+    """The days that each kind of data of the repository is kept, and what the next clean-up deletes."""
+    assert page.repository is not None
     days: dict[RetentionKind, Any] = {}
     if entered is not None and not errors:
         days = {kind: int(text) if text else None for kind, text in entered.items()}
-    rows = list_retention(page.session, kept.id, days)
+    rows = list_retention(page.session, page.repository.id, days)
     return page.page(
-        "retention.html",
-        json=f"/repositories/{name}/retention",
+        "settings/retention.html",
+        json=f"/repositories/{page.repository.name}/retention",
         status=422 if errors else 200,
-        kept=kept,
         rows=rows,
         entered=entered or {row.kind: row.days or "" for row in rows},
         hints=_HINTS,

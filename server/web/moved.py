@@ -10,15 +10,34 @@ from fastapi.responses import RedirectResponse
 router = APIRouter()
 MOVED: dict[str, str] = {
     "/operators/{name}": "/kernels/{name}",
+    "/repositories": "/",
+    "/repositories/{name}/delete": "/settings/repository?repository={name}#delete",
+    "/repositories/{name}/forge": "/settings/repository?repository={name}&tab=code-host",
+    "/repositories/{name}/ci": "/settings/repository?repository={name}&tab=ci",
+    "/repositories/{name}/retention": "/settings/repository?repository={name}&tab=retention",
+    "/channels": "/settings/repository?tab=notifications",
+    "/schedules": "/settings/repository?tab=schedules",
+    "/muted": "/settings/repository?tab=muted",
+    "/views": "/settings/repository?tab=views",
+    "/watches": "/settings/repository?tab=watches",
+    "/accounts": "/settings/people?tab=users",
+    "/tokens": "/settings/people?tab=tokens",
+    "/audit": "/settings/people?tab=audit",
+    "/devices": "/settings/devices",
+    "/alarms": "/settings/devices?tab=health",
+    "/proofs": "/settings/devices?tab=self-tests",
 }
 """Address of today by old address; both may hold the same path parameters."""
 
 
 def lead_to(request: Request, new: str) -> Response:
     """A permanent redirect, which a browser may remember, to `new` with the query of the request."""
-    path = new.format(**{name: quote(value) for name, value in request.path_params.items()})
-    query = request.url.query
-    return RedirectResponse(f"{path}?{query}" if query else path, 308)
+    address, hash_sign, anchor = new.format(
+        **{name: quote(value, safe="") for name, value in request.path_params.items()}
+    ).partition("#")
+    parts = [part for part in (address.partition("?")[2], request.url.query) if part]
+    path = address.partition("?")[0]
+    return RedirectResponse((f"{path}?{'&'.join(parts)}" if parts else path) + hash_sign + anchor, 308)
 
 
 def _lead(old: str, new: str) -> None:

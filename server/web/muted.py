@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import date
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Response
 from fastapi.responses import RedirectResponse
@@ -12,21 +11,19 @@ from fastapi.responses import RedirectResponse
 from warpwatch.db.muted import list_muted, mute, unmute
 from warpwatch.db.regressions import read_regression
 from warpwatch.server.http.problems import not_found
-from warpwatch.server.http.service import Before
 from warpwatch.server.intake.triage import MAX_NAME, MAX_NOTE, until_error
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import PageScope, Scope, query
+from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 router = APIRouter()
 Name = Annotated[str, Form(max_length=MAX_NAME)]
 
 
-@router.get("/muted")
-def muted(page: PageScope, before: Before = None) -> Response:
+def show(page: Scope, before: int | None = None) -> Response:
     """The muted series of the repository."""
-    if page.repository is None:
-        return page.page("welcome.html")
+    assert page.repository is not None
     return page.page(
-        "muted.html",
+        "settings/muted.html",
         json=query("/muted", repository=page.repository.name, before=before),
         muted=list_muted(page.session, page.repository.id, before),
         before=before,
@@ -63,4 +60,4 @@ def unmute_form(page: PageScope, series_id: int) -> Response:
     """Lets a series raise suspicions again."""
     unmute(page.session, [series_id])
     name = page.repository.name if page.repository else ""
-    return RedirectResponse(f"/muted?{urlencode({'repository': name})}", 303)
+    return RedirectResponse(repository_tab(name, RepositoryTab.MUTED), 303)

@@ -12,9 +12,8 @@ from warpwatch.db.proofs import NewProof, ProofView, list_proofs, record_proof
 from warpwatch.db.reads.query import Page
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Db
-from warpwatch.server.web.render import PageScope
+from warpwatch.server.web.render import Scope
 
-router = APIRouter()
 WHAT = {
     "mutants": "Kernels with one planted bug each, checked like users' kernels. Every bug must be caught by its check.",
     "cheaters": "Kernels that cheat in the benchmark, timed like users' kernels. Every cheat must be caught and named.",
@@ -22,8 +21,7 @@ WHAT = {
 _WORST_FIRST = {"survived": 0, "otherwise": 1, "caught": 2, "not_run": 3}
 
 
-@router.get("/proofs")
-def proofs(page: PageScope) -> Response:
+def show(page: Scope) -> Response:
     """The newest self-test of each device and kind."""
     proofs = [
         (
@@ -33,7 +31,7 @@ def proofs(page: PageScope) -> Response:
         )
         for proof in list_proofs(page.session)
     ]
-    return page.page("proofs.html", json="/proofs", proofs=proofs, what=WHAT)
+    return page.page("settings/self_tests.html", json="/proofs", proofs=proofs, what=WHAT)
 
 
 api = APIRouter(tags=["proofs"])

@@ -20,6 +20,7 @@ from jinja2.runtime import Context
 
 from warpwatch import __version__
 from warpwatch.db.reads.code import RepositoryRow, list_repositories
+from warpwatch.db.reads.devices import list_device_names
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, list_branch_names
 from warpwatch.db.reads.query import Session
 from warpwatch.server.explanation.kernel_names import short_name
@@ -30,6 +31,7 @@ from warpwatch.server.http.security import session_cookie
 from warpwatch.server.http.service import Branch, Db, alarms_of, line_or_404, settings_of
 from warpwatch.server.intake.filters import ALL_BRANCHES
 from warpwatch.server.web.forms import field_message
+from warpwatch.server.web.tabs import AREAS
 
 _TITLES = {
     400: "Invalid request",
@@ -73,6 +75,21 @@ def problem_page(request: Request, problem: Problem) -> Response:
     )
 
 
+OF_NO_REPOSITORY = ("/settings/people", "/settings/devices", "/verdicts", "/api/v1/docs", "/login")
+"""Pages that speak of no repository: their bar names none."""
+SAME_PAGE = (
+    "/overview",
+    "/commits",
+    "/compare",
+    "/regressions",
+    "/kernels",
+    "/runs",
+    "/runs/new",
+    "/runs/jobs",
+    "/runs/traces",
+    "/settings/repository",
+)
+"""Pages that another repository has too, so that choosing one stays on the page."""
 OF_A_BRANCH = ("/overview", "/kernels", "/history", "/regressions")
 """Pages that speak of one branch: their links keep it."""
 WEB = Path(__file__).parent.parent.parent / "web"
@@ -106,14 +123,14 @@ class Scope:
     def page(self, template: str, *, json: str | None = None, status: int = 200, **values: Any) -> HTMLResponse:
         """Renders the page. json: address of its data below /api/v1, None where there is none."""
         values |= {
+            "device_names": DeviceNames(self.session),
             "repository": self.repository,
             "repositories": self.repositories,
             "json_url": json and f"/api/v1{json}",
             "line": self.line,
+            "alarm_count": alarms_of(self.request).count(self.session, None),
             "branch_names": list_branch_names(self.session, self.repository.id) if self.repository else [],
         }
-        if self.repository is not None:
-            values["alarm_count"] = alarms_of(self.request).count(self.session, self.repository.id)
         return render(self.request, template, status=status, **values)
 
     def moved(self, name: str) -> None:
@@ -122,6 +139,23 @@ class Scope:
             # A repository that is being deleted has left the list before its jobs are gone.
             self.repository = self._choose(name)
             self.line = self._line(None)
+
+
+class DeviceNames(dict[str, str]):
+    """The name of each device by its key, read when a page first needs one; a key without a device stands for itself.
+
+    session: None for a page that reads nothing.
+    """
+
+    def __init__(self, session: Session | None = None) -> None:
+        super().__init__()
+        self._session = session
+
+    def __missing__(self, key: str) -> str:
+        if self._session is not None:
+            self.update(list_device_names(self._session))
+            self._session = None
+        return self.get(key, key)
 
 
 PageScope = Annotated[Scope, Depends(Scope, scope="function")]
@@ -134,9 +168,13 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
     """
     charts: dict[str, str] = {}
     nothing: dict[str, Any] = {"repository": None, "repositories": [], "json_url": None, "alarm_count": 0}
+    nothing["device_names"] = DeviceNames()
     values = {**nothing, "line": ALL_COMMITS, "branch_names": [], **values}
     values["logged_in"] = bool(session_cookie(request.headers)) and request.app.state.sessions is not None
-    text = environment().get_template(template).render(request=request, path=request.url.path, charts=charts, **values)
+    path = request.url.path
+    values["same_page"] = SAME_PAGE
+    values["of_repository"] = values["repository"] is not None and path != "/" and not path.startswith(OF_NO_REPOSITORY)
+    text = environment().get_template(template).render(request=request, path=path, charts=charts, **values)
     if charts and settings_of(request).check_figures:
         for figure in charts.values():
             check_figure(figure)
@@ -175,7 +213,8 @@ def environment() -> Environment:
     jinja.filters |= {function.__name__: function for function in formats.FILTERS}
     jinja.filters["kernel_name"] = short_name
     jinja.filters["row_option"] = lambda device: (device.key, device.name)
-    jinja.globals |= {"link": link, "query": query, "asset": asset, "version": __version__}
+    jinja.globals |= {"link": link, "query": query, "asset": asset, "version": __version__, "settings_areas": AREAS}
+    jinja.globals["query_of"] = query_of
     jinja.policies["json.dumps_kwargs"] = {"default": _plain, "separators": (",", ":")}
     return jinja
 
@@ -201,6 +240,11 @@ def query(path: str, **filters: Any) -> str:
     """`path` with every filter that is set; lists become repeated filters."""
     given = {key: value for key, value in filters.items() if value not in (None, "", [], False)}
     return f"{path}?{urlencode(given, doseq=True)}" if given else path
+
+
+def query_of(path: str, filters: list[tuple[str, str]]) -> str:
+    """The same with filters that may be repeated, in order."""
+    return f"{path}?{urlencode(filters)}"
 
 
 @cache

@@ -17,45 +17,24 @@ from warpwatch.server.http.problems import Problem, documented
 from warpwatch.server.http.service import Config, Db, database_of, repository_or_404, require_schema
 from warpwatch.server.intake.repositories import NewRepository, RepositorySettings, change_settings, register
 from warpwatch.server.web.forms import form_errors
+from warpwatch.server.web.home import show_home
 from warpwatch.server.web.render import PageScope, Scope, query
 from warpwatch.server.web.submissions import form_of
-
-deletion_router = APIRouter()
-
-
-@deletion_router.get("/repositories/{name}/delete")
-def confirm_deletion(page: PageScope, name: str) -> Response:
-    return _form(page, name)
-
-
-@deletion_router.post("/repositories/{name}/delete")
-def delete(page: PageScope, name: str, typed: Annotated[str, Form(max_length=200)] = "") -> Response:
-    repository = repository_or_404(page.session, name)
-    if typed.strip() != name:
-        return _form(page, name, {"typed": f"Type {name} to delete it."})
-    mark_deleted(page.session, repository.id)
-    return RedirectResponse("/", 303)
-
-
-def _form(page: PageScope, name: str, errors: dict[str, str] | None = None) -> Response:
-    doomed = repository_or_404(page.session, name)
-    return page.page("repository_delete.html", status=422 if errors else 200, doomed=doomed, errors=errors or {})
-
+from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 router = APIRouter()
 SECRETS = ("webhook_secret", "status_token")
 """Settings that are never shown: an empty field leaves them as they are, and a check box removes them."""
-
-
-URL_EXAMPLE = "https://github.com/acme/kernels.git"
-DEFINITIONS_EXAMPLE = "https://github.com/acme/definitions.git@main"
 STATUS_EXAMPLE = "https://api.github.com/repos/acme/kernels/statuses/{sha}"
 
 
-@router.get("/repositories")
-def repositories(page: PageScope) -> Response:
-    """Every repository with its settings, and a form to register one."""
-    return _show(page)
+@router.post("/repositories/{name}/delete")
+def delete(page: PageScope, name: str, typed: Annotated[str, Form(max_length=200)] = "") -> Response:
+    page.moved(name)
+    if typed.strip() != name:
+        return show(page, errors={"typed": f"Type {name} to delete it."})
+    mark_deleted(page.session, repository_or_404(page.session, name).id)
+    return RedirectResponse("/", 303)
 
 
 @router.post("/repositories")
@@ -72,7 +51,7 @@ def add(request: Request, settings: Config, form: Annotated[FormData, Depends(fo
     else:
         return RedirectResponse(query("/submissions/new", repository=body.name), 303)
     with database_of(request).session() as session:
-        return _show(Scope(request, session), entered=entered, errors=errors)
+        return show_home(Scope(request, session), entered=entered, errors=errors)
 
 
 @router.post("/repositories/{name}")
@@ -91,30 +70,24 @@ def change(request: Request, settings: Config, name: str, form: Annotated[FormDa
     except (ValidationError, Problem) as error:
         errors = form_errors(error)
     else:
-        return RedirectResponse(query("/repositories") + f"#repository-{row.id}", 303)
+        return RedirectResponse(repository_tab(row.name, RepositoryTab.GENERAL), 303)
     with database_of(request).session() as session:
-        return _show(Scope(request, session), changed=name, values=values, errors=errors)
+        return show(Scope(request, session, name), values, errors)
 
 
-def _show(
-    page: Scope,
-    entered: dict[str, Any] | None = None,
-    errors: dict[str, str] | None = None,
-    changed: str | None = None,
-    values: dict[str, Any] | None = None,
-) -> Response:
+def show(page: Scope, values: dict[str, Any] | None = None, errors: dict[str, str] | None = None) -> Response:
+    """The settings of the repository, and the form that changes them. values: what was entered, where it is wrong."""
+    assert page.repository is not None
+    row = page.repository
+    definitions = "@".join(part for part in (row.definitions_url, row.definitions_ref) if part)
+    stored = {"branch": row.branch, "status_url": row.status_url, "definitions": definitions}
     return page.page(
-        "repositories.html",
-        json="/repositories",
+        "settings/general.html",
+        json=f"/repositories/{row.name}",
         status=422 if errors else 200,
-        rows=page.repositories,
-        entered={"name": "", "url": "", "definitions": ""} | (entered or {}),
+        values=stored | (values or {}),
         errors=errors or {},
-        changed=changed,
-        values=values or {},
-        url_example=URL_EXAMPLE,
         status_example=STATUS_EXAMPLE,
-        definitions_example=DEFINITIONS_EXAMPLE,
     )
 
 

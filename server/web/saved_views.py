@@ -17,9 +17,10 @@ from warpwatch.server.http.problems import FieldError, Problem, documented, not_
 from warpwatch.server.http.service import Before, Db, Limit, repository_or_404
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.forms import form_errors
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import PageScope, Scope, query
 from warpwatch.server.web.schedules import named_repository
 from warpwatch.server.web.submissions import form_of
+from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 REFUSED = "not saved: some fields are not valid"
 PAGES = ("/history", "/compare", "/kernels", "/devices/compare", "/regressions", "/commits", "/traces")
@@ -72,12 +73,6 @@ def _refusal(field: str, message: str, remedy: str) -> Problem:
 router = APIRouter()
 
 
-@router.get("/views")
-def views(page: PageScope, before: Before = None) -> Response:
-    """Every saved view of the repository, newest first."""
-    return _show(page, {"name": "", "path": ""}, {}, before)
-
-
 @router.post("/views")
 def save(page: PageScope, form: Annotated[FormData, Depends(form_of)]) -> Response:
     """Saves a view and returns to it; shows the list with a message per invalid field."""
@@ -86,7 +81,7 @@ def save(page: PageScope, form: Annotated[FormData, Depends(form_of)]) -> Respon
     try:
         view_id = create_view(page.session, page.repository, ViewRequest.model_validate(entered))
     except (ValidationError, Problem) as error:
-        return _show(page, {"name": "", "path": ""} | entered, form_errors(error))
+        return show(page, entered, form_errors(error))
     view = read_saved_view(page.session, view_id)
     assert view is not None
     return RedirectResponse(view.path, 303)
@@ -98,20 +93,25 @@ def remove(page: PageScope, view_id: int) -> Response:
     if view is None:
         raise not_found("saved view", view_id)
     remove_view(page.session, view_id)
-    return RedirectResponse(query("/views", repository=view.repository), 303)
+    return RedirectResponse(repository_tab(view.repository, RepositoryTab.VIEWS), 303)
 
 
-def _show(page: PageScope, entered: dict[str, Any], errors: dict[str, str], before: int | None = None) -> Response:
-    if page.repository is None:
-        return page.page("welcome.html")
+def show(
+    page: Scope,
+    entered: dict[str, Any] | None = None,
+    errors: dict[str, str] | None = None,
+    before: int | None = None,
+) -> Response:
+    """Every saved view of the repository, newest first, and the form."""
+    assert page.repository is not None
     return page.page(
-        "views.html",
+        "settings/views.html",
         json=query("/views", repository=page.repository.name, before=before),
         status=422 if errors else 200,
         views=list_saved_views(page.session, page.repository.id, before),
         before=before,
-        entered=entered,
-        errors=errors,
+        entered={"name": "", "path": ""} | (entered or {}),
+        errors=errors or {},
     )
 
 

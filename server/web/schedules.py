@@ -22,13 +22,16 @@ from warpwatch.server.intake.cron import EXAMPLE
 from warpwatch.server.intake.schedule_requests import REFUSED, ScheduleChange, ScheduleRequest, change, create
 from warpwatch.server.intake.scheduled_run import run_schedule
 from warpwatch.server.web.forms import form_errors
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import PageScope, Scope, query
 from warpwatch.server.web.submissions import form_of
+from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 router = APIRouter()
 EMPTY: dict[str, Any] = {
     "name": "",
     "kind": "suite",
+    "every": "night",
+    "hour": "2",
     "cron": EXAMPLE,
     "budget_minutes": "60",
     "operators": [],
@@ -36,17 +39,12 @@ EMPTY: dict[str, Any] = {
     "device": "all",
     "skip_unchanged": "",
 }
+HOURS = [(str(hour), f"{hour:02}:00") for hour in range(24)]
 KINDS = {
     "suite": "the whole suite at the newest commit of the watched branch",
     "rerun": "a measured commit again, to learn run-to-run noise",
     "backfill": "unmeasured commits, the widest gap first",
 }
-
-
-@router.get("/schedules")
-def schedules(page: PageScope, before: Before = None) -> Response:
-    """Every schedule of the repository, newest first, and the form."""
-    return _show(page, before=before)
 
 
 @router.post("/schedules")
@@ -55,13 +53,13 @@ def add(page: PageScope, form: Annotated[FormData, Depends(form_of)]) -> Respons
     entered: dict[str, Any] = {name: value for name, value in form.items() if str(value).strip()}
     entered["operators"] = form.getlist("operators")
     try:
-        body = ScheduleRequest.model_validate(entered)
+        body = ScheduleRequest.model_validate(_with_cron(entered))
         create(page.session, _repository(page, body.repository), body, datetime.now(UTC))
     except (ValidationError, Problem) as error:
         errors = form_errors(error)
     else:
-        return RedirectResponse(query("/schedules", repository=body.repository), 303)
-    return _show(page, entered, errors)
+        return RedirectResponse(repository_tab(body.repository, RepositoryTab.SCHEDULES), 303)
+    return show(page, entered, errors)
 
 
 @router.post("/schedules/{schedule_id}/run")
@@ -112,7 +110,8 @@ def _find(page: PageScope, schedule_id: int) -> ScheduleRow:
 
 
 def _back(schedule: ScheduleRow) -> Response:
-    return RedirectResponse(query("/schedules", repository=schedule.repository) + f"#schedule-{schedule.id}", 303)
+    address = repository_tab(schedule.repository, RepositoryTab.SCHEDULES)
+    return RedirectResponse(f"{address}#schedule-{schedule.id}", 303)
 
 
 def _repository(page: PageScope, name: str) -> RepositoryRow:
@@ -120,18 +119,29 @@ def _repository(page: PageScope, name: str) -> RepositoryRow:
     return page.repository
 
 
-def _show(
-    page: PageScope,
+def _with_cron(entered: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a request: what was chosen in place of a cron expression as that expression."""
+    fields = {name: value for name, value in entered.items() if name not in ("every", "hour")}
+    every = entered.get("every", "custom")
+    if every == "hour":
+        fields["cron"] = "0 * * * *"
+    elif every == "night":
+        fields["cron"] = f"0 {entered.get('hour', '')} * * *"
+    return fields
+
+
+def show(
+    page: Scope,
     entered: dict[str, Any] | None = None,
     errors: dict[str, str] | None = None,
     before: int | None = None,
 ) -> Response:
-    if page.repository is None:
-        return page.page("welcome.html")
+    """Every schedule of the repository, newest first, and the form."""
+    assert page.repository is not None
     repository = page.repository
     address = query("/schedules", repository=repository.name, before=before)
     return page.page(
-        "schedules.html",
+        "settings/schedules.html",
         json=address,
         csv=f"/api/v1{address.replace('/schedules', '/schedules.csv', 1)}",
         status=422 if errors else 200,
@@ -140,6 +150,7 @@ def _show(
         entered=EMPTY | (entered or {}),
         errors=errors or {},
         kinds=KINDS,
+        hours=HOURS,
         operators=list_operators(page.session, repository.id),
         suites=list_suites(page.session, repository.id) or ["quick", "full"],
         devices=list_devices(page.session),

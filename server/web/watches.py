@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import FormData
 
-from warpwatch.db.reads.code import RepositoryRow, find_operator, list_cases
+from warpwatch.db.reads.code import RepositoryRow, find_operator, list_cases, list_operators
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.watches import WatchRow, list_watches, read_watch, unwatch, watch
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
@@ -18,10 +18,11 @@ from warpwatch.server.intake.triage import MAX_NAME
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.forms import form_errors
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import PageScope, Scope, query
 from warpwatch.server.web.saved_views import own_path
 from warpwatch.server.web.schedules import named_repository
 from warpwatch.server.web.submissions import form_of
+from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 REFUSED = "not watched: some fields are not valid"
 
@@ -57,12 +58,6 @@ Form = Annotated[FormData, Depends(form_of)]
 BLANK = {"person": "", "operator": "", "case": ""}
 
 
-@router.get("/watches")
-def watches(page: PageScope, person: Text = None, before: Before = None) -> Response:
-    """Lists the watches in the repository, newest first."""
-    return _show(page, BLANK, {}, person, before)
-
-
 @router.post("/watches")
 def start(page: PageScope, form: Form) -> Response:
     """Stores a watch and returns to the page of its form; shows the list with a message per invalid field."""
@@ -71,7 +66,7 @@ def start(page: PageScope, form: Form) -> Response:
     try:
         create_watch(page.session, page.repository, WatchRequest.model_validate(entered))
     except (ValidationError, Problem) as error:
-        return _show(page, BLANK | entered, form_errors(error))
+        return show(page, entered, form_errors(error))
     return _back(form, page.repository.name)
 
 
@@ -87,27 +82,28 @@ def stop(page: PageScope, watch_id: int, form: Form) -> Response:
 def _back(form: FormData, repository: str) -> Response:
     """To the page that the form stood on."""
     path = own_path(str(form.get("path") or ""), repository)
-    return RedirectResponse(path or query("/watches", repository=repository), 303)
+    return RedirectResponse(path or repository_tab(repository, RepositoryTab.WATCHES), 303)
 
 
-def _show(
-    page: PageScope,
-    entered: dict[str, Any],
-    errors: dict[str, str],
+def show(
+    page: Scope,
+    entered: dict[str, Any] | None = None,
+    errors: dict[str, str] | None = None,
     person: str | None = None,
     before: int | None = None,
 ) -> Response:
-    if page.repository is None:
-        return page.page("welcome.html")
+    """The watches in the repository, newest first, and the form."""
+    assert page.repository is not None
     return page.page(
-        "watches.html",
+        "settings/watches.html",
         json=query("/watches", repository=page.repository.name, person=person, before=before),
         status=422 if errors else 200,
         watches=list_watches(page.session, page.repository.id, person, before=before),
         person=person,
         before=before,
-        entered=entered,
-        errors=errors,
+        entered=BLANK | (entered or {}),
+        errors=errors or {},
+        operators=[(row.name, row.name) for row in list_operators(page.session, page.repository.id)],
     )
 
 

@@ -16,28 +16,39 @@ pytestmark = pytest.mark.browser
 
 def test_the_bar_stays_where_it_is(visit: Visit) -> None:
     places = set()
-    for path in ("/overview", "/regressions", "/commits", "/compare", "/jobs"):
+    for path in ("/", "/overview", "/regressions", "/commits", "/compare", "/settings/devices"):
         page = visit.open(path)
-        boxes = [
-            page.get_by_role("link", name=name, exact=True).first.bounding_box() for name in ("Overview", "Compare")
-        ]
+        boxes = [page.get_by_role("link", name=name, exact=True).first.bounding_box() for name in ("Home", "Runs")]
         places.add(tuple(box["x"] for box in boxes if box))
     assert len(places) == 1
 
 
 def test_a_menu_opens_by_keyboard_and_closes(visit: Visit) -> None:
-    page = visit.open("/jobs")
-    summary = page.locator(".menu summary", has_text="Runs")
+    page = visit.open("/overview")
+    summary = page.locator(".crumb summary")
     summary.focus()
     page.keyboard.press("Enter")
-    jobs = page.get_by_role("link", name="Jobs", exact=True)
-    expect(jobs).to_have_attribute("aria-current", "page")
+    chosen = page.locator(".crumb li").get_by_role("link", name="kernels", exact=True)
+    expect(chosen).to_have_attribute("aria-current", "true")
     page.keyboard.press("Escape")
-    expect(jobs).to_be_hidden()
+    expect(chosen).to_be_hidden()
     expect(summary).to_be_focused()
     summary.click()
     page.locator("footer span").first.click()
-    expect(jobs).to_be_hidden()
+    expect(chosen).to_be_hidden()
+
+
+def test_the_gear_leads_to_what_is_set(visit: Visit) -> None:
+    page = visit.open("/commits")
+    page.get_by_role("link", name="Settings").click()
+    page.wait_for_url(re.compile("/settings/"))
+    page.get_by_role("link", name="Repository", exact=True).click()
+    page.get_by_role("link", name="Schedules", exact=True).click()
+    page.wait_for_url(re.compile("tab=schedules"))
+    page.get_by_text("Add schedule", exact=True).first.click()
+    expect(page.get_by_label("Cron expression")).to_be_hidden()
+    page.get_by_label("Custom").check()
+    expect(page.get_by_label("Cron expression")).to_be_visible()
 
 
 @pytest.mark.parametrize("opener", ["/", "Control+k", "button"])
@@ -49,7 +60,7 @@ def test_the_palette_leads_to_what_it_finds(visit: Visit, world: World, opener: 
         page.keyboard.press(opener)
     field = page.get_by_role("combobox", name="Search operators")
     expect(field).to_be_focused()
-    expect(page.locator(".palette").get_by_role("option").first).to_contain_text("Overview")
+    expect(page.locator(".palette").get_by_role("option").first).to_contain_text("Home")
     field.fill("vector_add")
     expect(page.locator(".palette").get_by_role("option").first).to_contain_text("operator")
     field.fill(world.shas[5][:9])
@@ -117,7 +128,7 @@ def test_times_are_in_the_zone_of_the_reader(browser: Browser, server: str) -> N
     for zone in ("Asia/Tokyo", "America/Los_Angeles"):
         context = browser.new_context(timezone_id=zone, locale="en-GB")
         page = context.new_page()
-        page.goto(f"{server}/schedules")
+        page.goto(f"{server}/settings/repository?tab=schedules")
         shown[zone] = page.locator("time[data-zone=local]").first.inner_text()
         title = page.locator("time[data-zone=local]").first.get_attribute("title") or ""
         assert re.search(r"\d\d:\d\d", title)

@@ -66,10 +66,10 @@ def test_signing_in_at_a_provider_of_another_site(guarded: str, visitor: Page) -
     visitor.get_by_role("link", name="Sign in at localhost").click()
     expect(visitor).to_have_url(f"{guarded}/")
     expect(visitor.get_by_role("button", name="Log out")).to_be_visible()
-    visitor.goto(f"{guarded}/accounts")
+    visitor.goto(f"{guarded}/settings/people?tab=users")
     expect(visitor.get_by_role("heading", level=1)).to_have_text("Not allowed")
-    visitor.goto(f"{guarded}/tokens")
-    expect(visitor.locator(".lead")).to_contain_text("ann@acme.example")
+    visitor.goto(f"{guarded}/settings/people")
+    expect(visitor.locator("main")).to_contain_text("ann@acme.example")
     visitor.get_by_role("button", name="Log out").click()
     expect(visitor).to_have_url(f"{guarded}/login")
 

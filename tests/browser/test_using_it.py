@@ -168,7 +168,7 @@ def test_a_view_is_saved_with_the_range_that_is_shown(visit: Visit) -> None:
     visit.open("/overview")
     page.get_by_role("link", name="the step of v3").click()
     page.wait_for_url(re.compile(shown[0]))
-    visit.open("/views")
+    visit.open("/settings/repository?tab=views")
     page.get_by_role("button", name="Delete view the step of v3").click()
     expect(page.locator("main")).not_to_contain_text("the step of v3")
 
@@ -298,7 +298,8 @@ def test_a_commit_is_picked_and_its_jobs_are_counted(visit: Visit, world: World)
 
 
 def test_a_repository_is_registered_and_configured_on_the_web(visit: Visit, reader: httpx.Client, world: World) -> None:
-    page = visit.open("/repositories")
+    page = visit.open("/")
+    page.get_by_text("Add repository").click()
     page.get_by_label("Name").fill("a copy")
     page.get_by_label("Path or URL").fill(str(world.source))
     page.get_by_role("button", name="Register").click()
@@ -308,16 +309,15 @@ def test_a_repository_is_registered_and_configured_on_the_web(visit: Visit, read
     page.get_by_role("button", name="Register").click()
     page.wait_for_url(re.compile("/submissions/new"))
     expect(page.locator(".pick", has_text="main")).to_be_visible()
-    page = visit.open("/repositories")
-    page.get_by_text("Settings of copy").click()
+    page = visit.open("/settings/repository?repository=copy")
     form = page.locator("form[action='/repositories/copy']")
-    form.get_by_label("Watched branch").fill("main")
+    expect(form.get_by_label("Watched branch")).to_have_value("main")
     form.get_by_label("Webhook secret").fill("short")
     form.get_by_role("button", name="Save").click()
     expect(page.locator("#webhook_secret-error")).to_be_visible()
     page.locator("form[action='/repositories/copy']").get_by_label("Webhook secret").fill("0123456789abcdef")
     page.locator("form[action='/repositories/copy']").get_by_role("button", name="Save").click()
-    page.wait_for_url(re.compile("#repository"))
+    page.wait_for_url(re.compile("/settings/repository"))
     row = next(row for row in reader.get("/api/v1/repositories").json()["items"] if row["name"] == "copy")
     assert (row["branch"], row["has_webhook_secret"]) == ("main", True)
     visit.complaints = [line for line in visit.complaints if "422" not in line]

@@ -30,6 +30,6 @@ def test_a_case_is_watched_and_the_overview_narrowed_to_it(visit: Visit) -> None
     expect(page.locator("tr[data-operator]")).to_have_count(1)
     page.locator("[data-operator=kron] details").click()
     expect(page.locator("table.grid tbody tr")).to_have_count(1)
-    page = visit.open("/watches")
+    page = visit.open("/settings/repository?tab=watches")
     page.get_by_role("button", name="Stop: Sixth Author watches kron").click()
     expect(page.locator("main")).not_to_contain_text("Sixth Author")

@@ -72,10 +72,13 @@ def test_a_token_may_do_what_its_scope_says(exposed: TestClient, lab: Lab, issue
             problem(answer, 403)
         else:
             assert answer.status_code in (200, 201), answer.text
-    for path in ("/accounts", "/audit"):
+    for path, tab in (("/accounts", "users"), ("/audit", "audit")):
         expected = 200 if scope is TokenScope.ADMINISTER else 403
         assert exposed.get(f"{API}{path}", headers=headers).status_code == expected
-        assert exposed.get(path, headers=headers).status_code == expected
+        assert exposed.get(f"/settings/people?tab={tab}", headers=headers).status_code == expected
+    own = exposed.get("/settings/people", headers=headers)
+    assert own.status_code == 200
+    assert ("Audit log" in own.text) == (scope is TokenScope.ADMINISTER)
 
 
 def test_what_is_not_known_needs_most(exposed: TestClient, apps: list[FastAPI]) -> None:

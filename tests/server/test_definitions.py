@@ -86,7 +86,7 @@ def test_jobs_measure_the_newest_definitions(
     second = beside({"operators/twice.py": "changed = True\n"})
     ask(client, kinds=["bench"])
     assert client.get("/api/v1/repositories/kernels").json()["definitions_sha"] == second
-    assert second[:12] in client.get("/repositories").text
+    assert second[:12] in client.get("/settings/repository?repository=kernels").text
 
 
 def test_what_did_not_change_is_measured_again_once_its_definition_did(
@@ -167,7 +167,7 @@ def test_definitions_that_broke_since_are_a_problem_of_the_next_submission(
 def test_the_form_registers_definitions(client: TestClient, tmp_path: Path, measured: Commit, beside: Commit) -> None:
     form = {"name": "kernels", "url": str(tmp_path / "measured"), "definitions": str(tmp_path / "beside")}
     assert client.post("/repositories", data=form, follow_redirects=False).status_code == 303
-    assert str(tmp_path / "beside") in client.get("/repositories").text
+    assert str(tmp_path / "beside") in client.get("/settings/repository?repository=kernels").text
 
 
 def test_a_schedule_measures_again_what_is_defined_anew(

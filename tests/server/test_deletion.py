@@ -133,7 +133,7 @@ def test_no_key_is_looked_up_without_an_index(database: Database) -> None:
 
 
 def test_the_page_asks_for_the_name(client: TestClient, lab: Lab) -> None:
-    assert 'href="/repositories/kernels/delete"' in client.get("/repositories").text
+    assert 'action="/repositories/kernels/delete"' in client.get("/settings/repository?repository=kernels").text
     assert client.get("/repositories/kernels/delete").status_code == 200
     assert client.get("/repositories/nothing/delete").status_code == 404
     assert client.post("/repositories/kernels/delete", data={"typed": "kernel"}).status_code == 422

@@ -171,7 +171,7 @@ def test_days_that_cannot_be_are_refused(client: TestClient, lab: Lab) -> None:
 
 def test_the_page_previews_and_saves(client: TestClient, filled: Lab) -> None:
     path = "/repositories/kernels/retention"
-    assert f'href="{path}"' in client.get("/repositories").text
+    assert f'action="{path}"' in client.get(path).text
     form = {"samples": "7", "traces": "", "logs": "x"}
     answer = client.post(path, data=form)
     assert (answer.status_code, 'aria-describedby="logs-error"' in answer.text) == (422, True)

@@ -72,7 +72,7 @@ def test_the_page_names_what_survived_first(client: TestClient, lab: Lab) -> Non
     assert "1 of 2" in text
     assert "False alarms" in text
     assert "seed 9" in text
-    assert 'href="/proofs?repository=kernels"' in client.get("/devices").text
+    assert "tab=self-tests" in client.get("/devices").text
 
 
 def test_what_is_no_proof_is_refused(client: TestClient, lab: Lab) -> None:

@@ -39,7 +39,10 @@ def test_an_empty_page_names_the_command(client: TestClient, lab: Lab) -> None:
 
 def test_the_form_makes_a_schedule(client: TestClient, lab: Lab) -> None:
     answer = client.post("/schedules", data=FORM, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/schedules?repository=kernels")
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        "/settings/repository?repository=kernels&tab=schedules",
+    )
     row = show(client, 1)
     assert (row["kind"], row["budget_minutes"], row["request"]["operators"]) == ("suite", 30, ["square"])
     shown = page(client, "/schedules")
@@ -93,7 +96,7 @@ def test_alarms_are_counted_in_the_navigation_and_shown(client: TestClient, lab:
     assert "1 job waits for test-cpu" in shown
     assert "<code>warpwatch worker --device cpu</code>" in shown
     assert f'href="/jobs/{job}' in shown
-    assert '<span class="badge bad">1</span>' in page(client, "/jobs")
+    assert 'aria-label="Settings, 1 health problem"' in page(client, "/jobs")
     assert "1 job waits" not in page(client, "/alarms?kind=missing")
 
 

@@ -12,6 +12,7 @@ from tests.planted import plant
 from warpwatch.db.deletion import delete_some, mark_deleted
 from warpwatch.db.watches import list_watchers, list_watches
 
+WATCHES = "/settings/repository?repository=kernels&tab=watches"
 WATCH = {"repository": "kernels", "person": "ann", "operator": "square"}
 
 
@@ -106,12 +107,12 @@ def test_the_form_returns_to_its_page_which_names_the_watcher(client: TestClient
     with measured.database.session() as s:
         (row,) = list_watches(s, measured.repository).items
         assert list_watchers(s, measured.repository) == ["Ann Other"]
-    for path, target in (("/kernels/square", "/kernels/square"), ("//elsewhere", "/watches")):
+    for path, target in (("/kernels/square", "/kernels/square?repository=kernels"), ("//elsewhere", WATCHES)):
         client.post("/watches", data=form)
         with measured.database.session() as s:
             (row,) = list_watches(s, measured.repository).items
         ended = client.post(f"/watches/{row.id}/remove", data={"path": path}, follow_redirects=False)
-        assert ended.headers["location"] == f"{target}?repository=kernels"
+        assert ended.headers["location"] == target
 
 
 def test_pages_of_the_list_follow_one_another(client: TestClient, measured: Lab) -> None:

@@ -1,10 +1,23 @@
 // The search palette (/ or Ctrl-K), the list of shortcuts (?) and "g" followed by a letter.
 const SHORTCUTS = [
-  ["/", "Search"], ["Ctrl K", "Search"], ["g o", "Overview"], ["g r", "Regressions"], ["g c", "Commits"], ["g d", "Compare"],
-  ["g s", "Submissions"], ["g j", "Jobs"], ["g t", "Traces"], ["g n", "New run"], ["?", "This list"],
+  ["/", "Search"], ["Ctrl K", "Search"], ["g h", "Home"], ["g o", "Overview"], ["g r", "Regressions"], ["g c", "Commits"],
+  ["g d", "Compare"], ["g k", "Kernels"], ["g s", "Settings"],
+  ["g u", "Runs"], ["g j", "Jobs"], ["g t", "Traces"], ["g n", "New run"], ["?", "This list"],
 ];
 const PLACES = {
-  o: "/overview", r: "/regressions", c: "/commits", d: "/compare", s: "/submissions", j: "/jobs", t: "/traces", n: "/submissions/new",
+  h: "/", o: "/overview", r: "/regressions", c: "/commits", d: "/compare", k: "/kernels", u: "/runs",
+  s: "/settings/repository", j: "/jobs", t: "/traces", n: "/submissions/new",
+};
+const PAGES = {
+  Home: "/", Overview: "/overview", Regressions: "/regressions", Commits: "/commits", Branches: "/branches", Compare: "/compare",
+  Kernels: "/kernels", Runs: "/runs", Jobs: "/jobs", Traces: "/traces", "New run": "/submissions/new",
+  Settings: "/settings/repository", "Code host": "/settings/repository?tab=code-host", "CI access": "/settings/repository?tab=ci",
+  Notifications: "/settings/repository?tab=notifications", Schedules: "/settings/repository?tab=schedules",
+  Retention: "/settings/repository?tab=retention", "Muted series": "/settings/repository?tab=muted",
+  "Saved views": "/settings/repository?tab=views", Watches: "/settings/repository?tab=watches",
+  Users: "/settings/people?tab=users", "API tokens": "/settings/people?tab=tokens", "Audit log": "/settings/people?tab=audit",
+  Devices: "/settings/devices", "Worker keys": "/settings/devices?tab=keys", Health: "/settings/devices?tab=health",
+  "Self-tests": "/settings/devices?tab=self-tests", "How verdicts are made": "/verdicts",
 };
 // Pages of errors and of the API belong to no repository; the search then goes on where the reader was before.
 let repository = document.body.dataset.repository;
@@ -12,7 +25,7 @@ try {
   if (repository) sessionStorage.setItem("repository", repository);
   else repository = sessionStorage.getItem("repository");
 } catch { /* Without storage, the palette lists pages only. */ }
-const within = (path) => (repository ? `${path}?repository=${encodeURIComponent(repository)}` : path);
+const within = (path) => (repository && path !== "/" ? `${path}${path.includes("?") ? "&" : "?"}repository=${encodeURIComponent(repository)}` : path);
 
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -81,13 +94,15 @@ function show(entries, note) {
   choose(0);
 }
 
+const pages = (words) => Object.entries(PAGES).filter(([name]) => name.toLowerCase().includes(words.toLowerCase()))
+  .map(([name, path]) => ({ kind: "page", title: name, detail: "", path: within(path) }));
+
 // Without words the palette lists the pages. Answers that come late, for words that have changed since, are dropped.
 async function refresh() {
   const words = palette.input.value.trim();
   const turn = ++latest;
   if (!words || !repository) {
-    const links = [...document.querySelectorAll("header nav a")];
-    show(links.map((link) => ({ kind: "page", title: link.firstElementChild.dataset.text, detail: "", path: link.href })), "");
+    show(pages(words), "");
     return;
   }
   const answer = await fetch(`/api/v1/search?limit=20&repository=${encodeURIComponent(repository)}&q=${encodeURIComponent(words)}`);
@@ -95,7 +110,8 @@ async function refresh() {
   if (!answer.ok) { show([], "The search failed; try again."); return; }
   const page = await answer.json();
   if (turn !== latest) return;
-  show(page.items, page.items.length ? (page.next_before ? "More match; add a word." : "") : `Nothing in ${repository} matches all words.`);
+  const entries = [...page.items, ...pages(words)];
+  show(entries, entries.length ? (page.next_before ? "More match; add a word." : "") : `Nothing in ${repository} matches all words.`);
 }
 
 // --- shortcuts ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,122 @@
+"""Home: how every repository stands, in one table and its JSON."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from tests.builders import CASES, Lab, make_repository
+from warpwatch.contract.words import Status
+from warpwatch.db import registry
+
+V1 = ("v1", CASES[0])
+
+
+def rows(client: TestClient) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in client.get("/api/v1/home").json()["items"]}
+
+
+def row(client: TestClient, name: str = "kernels") -> dict[str, Any]:
+    return rows(client)[name]
+
+
+def change(lab: Lab, verdict: str, *, state: str = "new", direction: str = "slower", days: int = 3) -> None:
+    """A change between the first two commits of the lab, whose newer one is so many days old."""
+    with lab.database.session() as session:
+        base, head = (lab.commits[lab.shas[number]] for number in (0, 1))
+        at = datetime.now(UTC) - timedelta(days=days)
+        session.execute(text("UPDATE commits SET authored_at = :at WHERE id = :id"), {"at": at, "id": head})
+        session.execute(
+            text(
+                "INSERT INTO regressions (operator_id, device_id, base_commit_id, head_commit_id, direction, verdict,"
+                " state, ratio, low, high, decided_at, settled_at) SELECT operators.id, devices.id, :base, :head,"
+                " :direction, :verdict, :state, 1.4, 1.3, 1.5, :at, :at FROM operators, devices LIMIT 1"
+            ),
+            {"base": base, "head": head, "direction": direction, "verdict": verdict, "state": state, "at": at},
+        )
+
+
+def test_a_row_counts_what_is_confirmed_suspected_and_failing(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {V1: 10_000.0})
+    assert (row(client)["open"], row(client)["suspected"], row(client)["failing"]) == (0, 0, 0)
+    change(lab, "confirmed")
+    change(lab, "suspected", direction="broken")
+    lab.check(1, {("v1", CASES[0]): Status.WRONG, ("v2", CASES[0]): Status.OK, ("v3", CASES[0]): Status.CRASHED})
+    found = row(client)
+    assert (found["open"], found["suspected"], found["failing"]) == (1, 1, 2)
+    page = client.get("/").text
+    assert "kernels needs attention." in page
+    assert 'aria-label="1 open in kernels"' in page
+    assert 'aria-label="1 suspected in kernels"' in page
+
+
+def test_what_is_suspected_is_never_called_nothing(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {V1: 10_000.0})
+    assert "No open regressions" in client.get("/").text
+    change(lab, "suspected")
+    page = client.get("/").text
+    assert "No open regressions" not in page
+    assert "1 change suspected" in page
+
+
+def test_a_closed_change_is_drawn_and_not_counted(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {V1: 10_000.0})
+    change(lab, "confirmed", state="fixed")
+    found = row(client)
+    assert found["open"] == 0
+    assert [verdict["phase"] for verdict in found["verdicts"]] == ["fixed"]
+
+
+def test_the_strip_holds_ninety_days(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {V1: 10_000.0})
+    change(lab, "confirmed", days=120)
+    found = row(client)
+    assert (found["open"], found["verdicts"]) == (1, [])
+    assert "0 confirmed changes in 90 days" in client.get("/").text
+
+
+def test_the_queue_has_an_end_where_a_worker_serves_it(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {V1: 10_000.0})
+    assert row(client)["queue_end"] is None
+    lab.submit("bench", 1)
+    found = row(client)
+    assert (found["queued"], found["running"]) == (1, 0)
+    assert datetime.fromisoformat(found["queue_end"]) > datetime.now(UTC)
+    assert "1 job" in client.get("/").text
+
+
+def test_examples_come_last_and_pages_follow_one_another(client: TestClient, lab: Lab) -> None:
+    with lab.database.session() as session:
+        registry.ensure_repository(session, "another", "/srv/another", is_example=True)
+        registry.ensure_repository(session, "zlib", "/srv/zlib")
+    assert list(rows(client)) == ["kernels", "zlib", "another"]
+    first = client.get("/api/v1/home", params={"limit": 2}).json()
+    second = client.get("/api/v1/home", params={"limit": 2, "before": first["next_before"]}).json()
+    assert [item["name"] for item in first["items"] + second["items"]] == ["kernels", "zlib", "another"]
+    assert second["next_before"] is None
+
+
+def test_what_lies_on_another_branch_is_not_counted(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {V1: 10_000.0})
+    change(lab, "confirmed")
+    with lab.database.session() as session:
+        session.execute(
+            text(
+                "INSERT INTO branches (repository_id, name, kind, is_watched, head_sha)"
+                " SELECT id, 'main', 'branch', true, '' FROM repositories"
+            )
+        )
+    found = row(client)
+    assert (found["open"], found["verdicts"], found["newest_sha"]) == (0, [], None)
+
+
+def test_a_name_or_address_that_cannot_be_registered_comes_back(client: TestClient, lab: Lab, tmp_path: Any) -> None:
+    make_repository(tmp_path / "mine", commits=1)
+    answer = client.post("/repositories", data={"name": "bad name", "url": str(tmp_path / "mine")})
+    assert answer.status_code == 422
+    assert 'value="bad name"' in answer.text
+    assert 'id="name-error"' in answer.text
+    assert '<details class="adding" id="add" open>' in answer.text
