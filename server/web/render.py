@@ -75,7 +75,7 @@ def problem_page(request: Request, problem: Problem) -> Response:
     )
 
 
-OF_NO_REPOSITORY = ("/settings/people", "/settings/devices", "/verdicts", "/api/v1/docs", "/login")
+OF_NO_REPOSITORY = ("/settings/people", "/settings/devices", "/api/v1/docs", "/login")
 """Pages that speak of no repository: their bar names none."""
 SAME_PAGE = (
     "/overview",
