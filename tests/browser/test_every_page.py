@@ -194,7 +194,7 @@ def test_an_error_is_a_page_that_helps(reader: httpx.Client, path: str, status: 
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("text/html")
     assert words in html.unescape(answer.text)
-    assert "Back to overview" in answer.text
+    assert "Back to Home" in answer.text
 
 
 def test_every_page_but_the_forms_has_its_json(reader: httpx.Client, world: World) -> None:

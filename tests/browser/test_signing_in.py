@@ -83,7 +83,7 @@ def test_an_invitation(guarded: str, visitor: Page, world: World) -> None:
     visitor.get_by_role("button", name="Accept").click()
     token = visitor.locator("#issued").inner_text()
     assert Axe().run(visitor, options=EVERY_RULE).response["violations"] == []
-    visitor.get_by_role("link", name="To the overview").click()
+    visitor.get_by_role("link", name="To Home").click()
     visitor.get_by_role("button", name="Log out").click()
     visitor.get_by_label("Token").fill("wwp_wrong")
     visitor.get_by_role("button", name="Log in").click()
