@@ -330,6 +330,11 @@ def phase_name(phase: str) -> str:
     return PHASE_NAMES.get(phase, phase)
 
 
+def outcome_name(outcome: str) -> str:
+    """Outcome of a job, or its state until it has ended, as pages show it."""
+    return {"could_not_run": "could not run", "not_run": "not run", "queued": "waiting"}.get(outcome, outcome)
+
+
 def kind_name(kind: str) -> str:
     """A kind of job as pages show it."""
     return KIND_NAMES.get(kind, kind)
@@ -437,6 +442,7 @@ FILTERS = (
     state_name,
     phase_name,
     kind_name,
+    outcome_name,
     origin_name,
     headline,
     plural,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from fastapi import Request
 from pydantic import ValidationError
+from starlette.datastructures import FormData
 
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.http.validation import explain
@@ -21,6 +23,11 @@ EMPTY_FIELDS = {
 }
 """Messages for fields that were left empty."""
 _EMPTY = ("missing", "too_short", "string_too_short")
+
+
+async def form_of(request: Request) -> FormData:
+    """The form of a request, as a dependency."""
+    return await request.form()
 
 
 def field_message(error: FieldError) -> str:

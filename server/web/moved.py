@@ -10,6 +10,11 @@ from fastapi.responses import RedirectResponse
 router = APIRouter()
 MOVED: dict[str, str] = {
     "/operators/{name}": "/kernels/{name}",
+    "/submissions": "/runs",
+    "/submissions/new": "/runs/new",
+    "/submissions/{submission_id}": "/runs/{submission_id}",
+    "/jobs": "/runs/jobs",
+    "/traces": "/runs/traces",
 }
 """Address of today by old address; both may hold the same path parameters."""
 

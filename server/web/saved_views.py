@@ -22,7 +22,7 @@ from warpwatch.server.web.schedules import named_repository
 from warpwatch.server.web.submissions import form_of
 
 REFUSED = "not saved: some fields are not valid"
-PAGES = ("/history", "/compare", "/kernels", "/devices/compare", "/regressions", "/commits", "/traces")
+PAGES = ("/history", "/compare", "/kernels", "/devices/compare", "/regressions", "/commits", "/runs/traces", "/traces")
 """Pages that show what their address says."""
 
 

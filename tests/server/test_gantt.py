@@ -89,13 +89,13 @@ def test_pages_show_jobs_by_device_and_by_commit(client: TestClient, lab: Lab) -
         assert [job.job_id for job in list_queued(session)] == queued
         session.execute(text("UPDATE jobs SET priority = 5 WHERE id = :id"), {"id": queued[1]})
         assert [job.job_id for job in list_queued(session)] == queued[::-1]
-    page = client.get("/jobs").text
+    page = client.get("/runs/jobs?state=all").text
     assert 'class="gantt"' in page
     assert f'href="/jobs/{queued[0]}" tabindex="-1"' in page
     assert 'class="strip"' in client.get("/devices").text
     body = {"repository": "kernels", "commits": "main~2..main", "kinds": ["check", "bench"], "operators": ["square"]}
     number = client.post("/api/v1/submissions", json=body).json()["id"]
-    page = client.get(f"/submissions/{number}").text
+    page = client.get(f"/runs/{number}").text
     assert page.count('class="dot queued"') == 4
     assert 'class="segments"' in page
 
@@ -125,7 +125,7 @@ def test_the_list_of_submissions_leaves_out_what_warpwatch_submitted(client: Tes
     trial = everything[0]["trial"]
     assert (trial["purpose"], trial["operator"], trial["head_sha"]) == ("bisect", "square", lab.shas[1])
     assert [row["trial"] for row in everything[1:]] == [None, None]
-    shown = client.get("/submissions").text
-    assert "/submissions/3" not in shown
+    shown = client.get("/runs?state=all").text
+    assert "/runs/3" not in shown
     assert "trials=true" in shown
-    assert "/submissions/3" in client.get("/submissions?trials=true").text
+    assert "/runs/3" in client.get("/runs?state=all&trials=true").text

@@ -52,7 +52,7 @@ def report(*rows: ReportRow, **fields: Any) -> Report:
     made = Report(
         7,
         "kernels",
-        "https://warp.example/submissions/7",
+        "https://warp.example/runs/7",
         "a" * 40,
         "b" * 40,
         ("success", "failure", "error")[code],

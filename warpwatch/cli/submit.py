@@ -106,7 +106,7 @@ def submit(
         # With a key the request can be sent again if the server goes away before it has answered.
         answer = client.post("/submissions", request, idempotency_key or f"cli-{uuid4()}")
         console.print(
-            f"submission {answer['id']}: {sum(answer['counts'].values())} jobs, {client.url}/submissions/{answer['id']}"
+            f"submission {answer['id']}: {sum(answer['counts'].values())} jobs, {client.url}/runs/{answer['id']}"
         )
         if wait or reports:
             _report(client, _follow(client, answer["id"], timeout, reports), as_json)

@@ -1,10 +1,10 @@
 // The search palette (/ or Ctrl-K), the list of shortcuts (?) and "g" followed by a letter.
 const SHORTCUTS = [
   ["/", "Search"], ["Ctrl K", "Search"], ["g o", "Overview"], ["g r", "Regressions"], ["g c", "Commits"], ["g d", "Compare"],
-  ["g s", "Submissions"], ["g j", "Jobs"], ["g t", "Traces"], ["g n", "New run"], ["?", "This list"],
+  ["g u", "Runs"], ["g j", "Jobs"], ["g t", "Traces"], ["g n", "New run"], ["?", "This list"],
 ];
 const PLACES = {
-  o: "/overview", r: "/regressions", c: "/commits", d: "/compare", s: "/submissions", j: "/jobs", t: "/traces", n: "/submissions/new",
+  o: "/overview", r: "/regressions", c: "/commits", d: "/compare", u: "/runs", j: "/runs/jobs", t: "/runs/traces", n: "/runs/new",
 };
 // Pages of errors and of the API belong to no repository; the search then goes on where the reader was before.
 let repository = document.body.dataset.repository;
