@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from warpwatch.db.reads.devices import DeviceRow, list_devices
 from warpwatch.db.reads.occupancy import list_device_runs, list_queued
 from warpwatch.db.reads.query import Session
 from warpwatch.db.schedules import read_costs
+from warpwatch.db.trends import list_running, read_queue
 from warpwatch.server.figures.gantt import PAST, GanttRow, gantt_svg, plan_rows
+from warpwatch.server.http.service import settings_of
 from warpwatch.server.intake.budget import CostEstimates
+from warpwatch.server.web.render import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +65,12 @@ def unserved_devices(devices: Iterable[DeviceRow]) -> dict[str, str]:
     """Key → name of the devices without a living worker or a scheduler; jobs of these wait until a person starts a
     worker."""
     return {device.key: device.name for device in devices if not (device.workers or device.is_elastic)}
+
+
+def progress_of(page: Scope, repository_id: int) -> dict[str, Any]:
+    """Values of _progress.html: what is measured now, and when the devices that measure are free."""
+    queue = read_queue(page.session, repository_id)
+    is_open = queue.queued or queue.running
+    lanes = read_lanes(page.session, settings_of(page.request).lease_seconds) if is_open else None
+    running = list_running(page.session, repository_id)
+    return {"queue": queue, "running": running, "free": lanes.free_at() if lanes is not None else {}}
