@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from warpwatch.server.reports.model import KINDS, MEANINGS, Report, ReportRow
-from warpwatch.server.reports.words import cases_text, fold, ratio_text, reason, times_text
+from warpwatch.server.reports.words import cases_text, finding_name, fold, ratio_text, reason, times_text
 
 LIMIT = 65_536
 """Characters that GitHub takes in a comment."""
@@ -52,7 +52,7 @@ def _head(report: Report) -> str:
 def _line(row: ReportRow, cases: list[str], *, has_commits: bool) -> str:
     status = "–" if row.status == "ok" else escape(row.status.replace("_", " "))
     cells = (
-        f"**{KINDS[row.kind]}**",
+        f"**{finding_name(row)}**",
         escape(row.operator),
         escape(row.variant or "–"),
         escape(cases_text(cases)),
@@ -72,7 +72,7 @@ def _details(rows: list[ReportRow], room: int) -> str:
     text = ""
     for row in rows:
         message = f": {escape(reason(row))}" if row.message else ""
-        part = f"**{escape(row.cell)}** {KINDS[row.kind]}{message}\n" + (
+        part = f"**{escape(row.cell)}** {finding_name(row)}{message}\n" + (
             f"```\n{_code(row.replay)}\n```\n" if row.replay else ""
         )
         if len(text) + len(part) > room:

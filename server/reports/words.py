@@ -33,6 +33,12 @@ def fold(rows: Iterable[ReportRow]) -> list[tuple[ReportRow, list[str]]]:
     return list(groups.values())
 
 
+def finding_name(row: ReportRow) -> str:
+    """The finding in one or two words, which say how something failed."""
+    told = _PREDICATES.get(row.status) if row.kind in ("failed", "not_run") else None
+    return told or KINDS[row.kind]
+
+
 def cases_text(cases: list[str]) -> str:
     """The case, or their number; "all" without any."""
     return plural(len(cases), "case") if len(cases) > 1 else cases[0] if cases else "all"
@@ -56,8 +62,8 @@ def times_text(row: ReportRow) -> str:
 
 def sentence(row: ReportRow) -> str:
     """The finding in one line: what, where, how much, between which commits."""
-    told = _PREDICATES.get(row.status) if row.kind in ("failed", "not_run") else None
-    text = f"{row.cell} {told or f'is {KINDS[row.kind]}'}"
+    name = finding_name(row)
+    text = f"{row.cell} {'is ' if name == KINDS[row.kind] else ''}{name}"
     if row.ratio is not None:
         text += f": {ratio_text(row)}"
     text += f" on {row.device} at {row.head_sha[:9]}"

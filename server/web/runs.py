@@ -27,11 +27,14 @@ from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, refuse_example
 from warpwatch.server.reports.build import build_report
-from warpwatch.server.reports.model import KINDS, MEANINGS, Report
+from warpwatch.server.reports.model import MEANINGS, Report
+from warpwatch.server.reports.words import finding_name, fold
 from warpwatch.server.web.lanes import read_lanes
 from warpwatch.server.web.render import PageScope, Scope, query
 
 router = APIRouter()
+ON_A_PAGE = 25
+"""Runs of a page of the list."""
 MOST_JOBS = 200
 """Jobs of a run on one page."""
 
@@ -54,7 +57,7 @@ def runs(
     session, repository = page.session, page.repository
     active = count_open_runs(session, repository.id)
     is_open = state == "active" or (not state and active > 0 and before is None)
-    rows = list_submissions(session, repository.id, before, trials=trials or is_open, is_open=is_open)
+    rows = list_submissions(session, repository.id, before, ON_A_PAGE, trials=trials or is_open, is_open=is_open)
     last = rows.items[-1].id if rows.items and rows.next_before else 0
     filters = {"state": state, "trials": trials and "true"}
     return page.page(
@@ -78,6 +81,7 @@ def run(page: PageScope, settings: Config, submission_id: int, before: Before = 
     jobs = list_jobs(page.session, JobFilter(submission=submission_id), before, limit=MOST_JOBS)
     is_open = row.state in ("queued", "running")
     lanes = read_lanes(page.session, settings.lease_seconds)
+    report = report_on(page, submission_id)
     return page.page(
         "run.html",
         json=f"/runs/{submission_id}",
@@ -89,10 +93,11 @@ def run(page: PageScope, settings: Config, submission_id: int, before: Before = 
         before=before,
         total=sum(row.counts.values()),
         ended=sum(row.counts.values()) - row.counts.get("queued", 0) - row.counts.get("running", 0),
-        report=report_on(page, submission_id),
+        report=report,
+        findings=fold(report.rows) if report is not None else [],
         callbacks=list_callbacks(page.session, submission_id),
         check_runs=list_check_runs(page.session, submission_id),
-        kinds=KINDS,
+        finding_name=finding_name,
         meanings=MEANINGS,
     )
 

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
 from tests.rewording import stored
 from tests.server.test_submissions import errors
+from warpwatch.cli.findings import show_findings
 from warpwatch.contract.outcome import Comparison, Finding
 from warpwatch.contract.words import Reason, Status, Verdict
 from warpwatch.db import registry, regressions, runs
@@ -226,6 +227,20 @@ def test_what_could_not_be_run_is_told_from_what_was_not_tried(client: TestClien
         ("not_run", "failed", None, stored("no compiler")),
         ("not_run", "cancelled", None, found["rows"][2]["message"]),
     ]
+
+
+def test_a_build_failure_is_told_once_on_the_page_of_the_run(
+    client: TestClient, lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = held(client, operators=["square"])
+    check, *_ = jobs(client, number)
+    rows = [Finding("v3", case, Status.BUILD_FAILED, "v3.cu(7): error") for case in CASES[:2]]
+    lab.finish(check["id"], lab.outcome([*rows, Finding(*V1, Status.OK)]))
+    page = client.get(f"/runs/{number}").text
+    assert page.count(">did not build</span>") == page.count('<span class="sub">2 cases</span>') == 1
+    assert len(report(client, number)["rows"]) == 2
+    show_findings(report(client, number))
+    assert capsys.readouterr().out.count("did not build: square v3 (2 cases)") == 1
 
 
 def test_another_environment_fails_nothing(client: TestClient, lab: Lab) -> None:
