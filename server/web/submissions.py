@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from warpwatch.db.reads.query import Page
-from warpwatch.db.reads.work import SubmissionRow, list_submissions, read_submission
+from warpwatch.db.reads.work import JobFilter, SubmissionRow, list_jobs, list_submissions, read_submission
 from warpwatch.db.regressions import Verdicts, read_verdicts
 from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
@@ -28,8 +30,11 @@ from warpwatch.server.intake.preview import CommitOptions, SubmissionPreview, li
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
 from warpwatch.server.web.forms import form_of as form_of
+from warpwatch.server.web.lanes import read_lanes
 
 api = APIRouter(tags=["submissions"])
+MOST_OPEN = 1000
+"""Jobs that wait or run from which the end of a submission is estimated."""
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -103,6 +108,39 @@ def get_submission(session: Db, submission_id: int) -> SubmissionRow:
     if submission is None:
         raise not_found("submission", submission_id)
     return submission
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionProgress:
+    """Jobs of a submission that have ended, that run and in all, and when the last is expected to end.
+
+    ahead: jobs that its device takes before the first of those that wait; None where none waits. expected_end: from
+    what earlier jobs took; None once all have ended, and where one waits for a device without a worker.
+    """
+
+    ended: int
+    running: int
+    total: int
+    ahead: int | None
+    expected_end: datetime | None
+
+
+@api.get("/submissions/{submission_id}/progress", responses=documented(404, 422))
+def get_progress(session: Db, settings: Config, submission_id: int) -> SubmissionProgress:
+    """How far a submission is, its place in line, and when it is expected to end."""
+    counts = get_submission(session, submission_id).counts
+    waits, runs = counts.get("queued", 0), counts.get("running", 0)
+    open_jobs = list_jobs(session, JobFilter(submission=submission_id, is_open=True), limit=MOST_OPEN).items
+    positions = [job.position for job in open_jobs if job.position is not None]
+    is_known = 0 < waits + runs <= MOST_OPEN
+    lanes = read_lanes(session, settings.lease_seconds) if is_known else None
+    return SubmissionProgress(
+        ended=sum(counts.values()) - waits - runs,
+        running=runs,
+        total=sum(counts.values()),
+        ahead=min(positions, default=None),
+        expected_end=lanes.expected_end(job.id for job in open_jobs) if lanes is not None else None,
+    )
 
 
 @api.get("/submissions/{submission_id}/verdicts", responses=documented(404, 422))
