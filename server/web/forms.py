@@ -36,11 +36,15 @@ def field_message(error: FieldError) -> str:
 
 
 def form_errors(error: ValidationError | Problem) -> dict[str, str]:
-    """A message for every field at fault; a problem that names no field is raised again."""
+    """A message for every field at fault, about all that is wrong with it; a problem that names no field is raised
+    again."""
     if isinstance(error, Problem):
         if not error.errors:
             raise error
-        return {entry.field.partition("[")[0]: field_message(entry) for entry in error.errors}
+        found: dict[str, list[str]] = {}
+        for fault in error.errors:
+            found.setdefault(fault.field.partition("[")[0], []).append(field_message(fault))
+        return {field: " ".join(sentences) for field, sentences in found.items()}
     messages = {}
     for entry in error.errors():
         field = str(entry["loc"][0])

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from tests.builders import CASES, Lab, commit, make_repository, run_git
+from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
 from tests.server.test_code import problem
 from warpwatch.contract.words import Status
 from warpwatch.db import registry
@@ -116,9 +116,26 @@ def test_example_data_is_not_measured_here(client: TestClient, lab: Lab) -> None
     assert "/repositories" in page
     with lab.database.session() as session:
         registry.ensure_repository(session, "mine", str(lab.source))
+    page = client.get("/runs/new").text
+    assert "kernels cannot be measured here" in page
+    assert 'href="/runs/new?repository=mine"' in page
+    assert ">Submit<" not in page
+    assert ">Submit<" in client.get("/runs/new?repository=mine").text
     sent = client.post("/runs/new", data=body | {"kinds": "check"})
     assert sent.status_code == 422
     assert 'id="repository-error"' in sent.text
+
+
+def test_every_unknown_name_is_told_without_stray_quotes(client: TestClient, lab: Lab) -> None:
+    with lab.database.session() as session:
+        registry.record_catalogue(session, lab.commits[lab.shas[-1]], catalogue(("square", "cube")))
+    form = {"repository": "kernels", "commits": "main", "variants": "v9 <foo>", "operators": "square", "kinds": "check"}
+    for path in ("/runs/new", "/runs/preview"):
+        page = client.post(path, data=form).text
+        assert "no variant <code>v9</code>" in page, path
+        assert "no variant <code>&lt;foo&gt;</code>" in page, path
+    page = client.post("/runs/new", data=form | {"variants": "", "kinds": "compare"}).text
+    assert "choose a commit, <code>parent</code> or <code>merge-base</code>" in page
 
 
 def test_a_repository_that_cannot_be_fetched_keeps_the_input(client: TestClient, lab: Lab, tmp_path: Path) -> None:
