@@ -67,9 +67,10 @@ def jobs(
 ) -> Response:
     """Jobs of all repositories, or of one operator of the page's repository, grouped by run.
 
-    state: by default those that wait or run.
+    state: by default those that wait or run, or all that match another filter.
     """
-    repository, state = page.repository if operator else None, state or "active"
+    repository = page.repository if operator else None
+    state = state or ("all" if operator or kind or device else "active")
     job_filter = JobFilter(
         state=JobState(state) if state not in ("active", "all") else None,
         kind=kind or None,
