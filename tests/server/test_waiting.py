@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from io import StringIO
 from typing import Any, cast
 
@@ -108,7 +109,7 @@ def test_a_run_without_a_terminal_says_how_far_it_is(monkeypatch: pytest.MonkeyP
         for _ in range(500):
             if "jobs have ended" in printed.getvalue():
                 break
-            progress.time.sleep(0.01)
+            time.sleep(0.01)
     assert re.search(
         r"1 of 4 jobs have ended, 0123abcd square bench, v1 n=1024, expected end \d\d:\d\d", printed.getvalue()
     )
