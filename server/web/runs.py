@@ -84,7 +84,7 @@ def run(page: PageScope, settings: Config, submission_id: int, before: Before = 
     report = report_on(page, submission_id)
     return page.page(
         "run.html",
-        json=f"/runs/{submission_id}",
+        json=f"/submissions/{submission_id}",
         run=row,
         jobs=jobs,
         matrix=commit_matrix(jobs.items),

@@ -76,6 +76,8 @@ def test_jobs_of_a_run_are_folded_by_outcome(client: TestClient, lab: Lab) -> No
         ("queued", "", "1 job: waiting"),
     ]
     assert "Expected end" in page
+    (sibling,) = re.findall(r'<link rel="alternate" type="application/json" href="([^"]+)">', page)
+    assert client.get(sibling).json()["id"] == 1
 
 
 @pytest.mark.parametrize(
