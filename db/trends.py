@@ -52,9 +52,14 @@ class TrendGrid:
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that runs now. progress: done, total and text, once its worker has reported."""
+    """A job that runs now. progress: done, total and text, once its worker has reported.
+
+    regression: the regression that it decides on, where Warpwatch itself asked for it.
+    """
 
     id: int
+    submission_id: int
+    regression: int | None
     kind: str
     operator: str
     commit_sha: str
@@ -65,7 +70,9 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """The open jobs of a repository. submission_id: the newest submission with one, of whose jobs `ended` have ended.
+    """The open jobs of a repository. submission_id: the submission that is told of, of whose jobs `ended` have ended: a
+    person's before Warpwatch's own, one that is measured before one that waits. is_running: whether it is measured now.
+    regression: the regression that it decides on, of the operator `operator`, where Warpwatch itself asked for it.
 
     newest_run: the run that ended last, of any repository: when it changes, there may be new results.
     """
@@ -73,6 +80,9 @@ class QueueSummary:
     queued: int
     running: int
     submission_id: int | None
+    is_running: bool
+    regression: int | None
+    operator: str | None
     total: int
     ended: int
     newest_run: int
@@ -204,25 +214,31 @@ def _read_cell(operator: str, values: list[Any]) -> TrendCell:
 
 
 _RUNNING = """
-SELECT jobs.id, jobs.kind, operators.name AS operator, commits.sha AS commit_sha, devices.name AS device_name,
-       jobs.progress, jobs.started_at
+SELECT jobs.id, jobs.submission_id, trials.regression_id AS regression, jobs.kind, operators.name AS operator,
+       commits.sha AS commit_sha, devices.name AS device_name, jobs.progress, jobs.started_at
 FROM jobs JOIN operators ON operators.id = jobs.operator_id JOIN commits ON commits.id = jobs.commit_id
-JOIN devices ON devices.id = jobs.device_id
+JOIN devices ON devices.id = jobs.device_id LEFT JOIN trials ON trials.job_id = jobs.id
 WHERE jobs.state = 'running' AND operators.repository_id = :repository_id ORDER BY jobs.id LIMIT :limit
 """
 
 _QUEUE = """
 WITH open_jobs AS (
-    SELECT jobs.state, jobs.submission_id FROM jobs JOIN operators ON operators.id = jobs.operator_id
+    SELECT jobs.id, jobs.state, jobs.submission_id, trials.regression_id, operators.name AS operator
+    FROM jobs JOIN operators ON operators.id = jobs.operator_id LEFT JOIN trials ON trials.job_id = jobs.id
     WHERE jobs.state IN ('queued', 'running') AND operators.repository_id = :repository_id
-), newest AS (SELECT max(submission_id) AS id FROM open_jobs)
-SELECT count(*) FILTER (WHERE state = 'queued') AS queued, count(*) FILTER (WHERE state = 'running') AS running,
-       (SELECT id FROM newest) AS submission_id,
-       (SELECT count(*) FROM jobs JOIN newest ON jobs.submission_id = newest.id) AS total,
-       (SELECT count(*) FROM jobs JOIN newest ON jobs.submission_id = newest.id
-        WHERE jobs.state NOT IN ('queued', 'running')) AS ended,
+), told AS (
+    SELECT submission_id, state = 'running' AS is_running, regression_id, operator FROM open_jobs
+    ORDER BY regression_id IS NOT NULL, state = 'running' DESC, id LIMIT 1
+)
+SELECT counted.queued, counted.running, told.submission_id, coalesce(told.is_running, false) AS is_running,
+       told.regression_id AS regression, told.operator,
+       (SELECT count(*) FROM jobs WHERE jobs.submission_id = told.submission_id) AS total,
+       (SELECT count(*) FROM jobs WHERE jobs.submission_id = told.submission_id
+        AND jobs.state NOT IN ('queued', 'running')) AS ended,
        coalesce((SELECT id FROM runs WHERE finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT 1), 0) AS newest_run
-FROM open_jobs
+FROM (SELECT count(*) FILTER (WHERE state = 'queued') AS queued, count(*) FILTER (WHERE state = 'running') AS running
+      FROM open_jobs) AS counted
+LEFT JOIN told ON true
 """
 
 

@@ -22,8 +22,8 @@ from warpwatch.contract.measurement import Counter, Measurement, TraceKernel
 from warpwatch.contract.messages import BenchReply, BuildReply, KernelResources, ProfileReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Status
-from warpwatch.db import registry, runs, submissions
+from warpwatch.contract.words import Purpose, Status
+from warpwatch.db import registry, regressions, runs, submissions, trials
 from warpwatch.db.database import Database
 from warpwatch.db.reads.judging import list_job_ids
 
@@ -218,6 +218,26 @@ class Lab:
                 self.repository, {"kinds": [kind], "commits": self.shas[index]}, [job], origin
             )
             return list_job_ids(session, submissions.create_submission(session, new))[0]
+
+    def confirm(self, base: int, head: int, purpose: Purpose = Purpose.CONFIRM) -> tuple[int, int]:
+        """Suspects the first series of the first operator, between two measured commits, and asks for a trial of it;
+        the ids of regression and job."""
+        ends = self.commits[self.shas[base]], self.commits[self.shas[head]]
+        with self.database.session() as session:
+            number = regressions.open_suspicion(
+                session,
+                operator_id=1,
+                device_id=self.device,
+                direction="slower",
+                ratio=1.5,
+                series=[(1, 1.5)],
+                base_commit_id=ends[0],
+                head_commit_id=ends[1],
+            )
+            assert number is not None
+            spec = JobSpec(pairs=[(VARIANTS[0], CASES[0])])
+            trial = trials.NewTrial(number, self.repository, 1, self.device, "compare", purpose, *ends, spec, -1)
+            return number, trials.ask(session, trial)
 
     def begin(self, job_id: int) -> int:
         """The id of a new run of the job."""

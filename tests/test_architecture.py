@@ -30,6 +30,7 @@ LEAVES = {
     "warpwatch.settings",
     "warpwatch.sources",
     "warpwatch.telemetry",
+    "warpwatch.variant_code",
 }
 PYTHON_LINES, FUNCTION_LINES, NATIVE_LINES, TEMPLATE_LINES = 800, 60, 650, 200
 

@@ -18,6 +18,7 @@ from warpwatch import git
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.definitions import mirror_of
 from warpwatch.project import FILE_NAME, Program, Project, ProjectError, parse_project
+from warpwatch.variant_code import variant_digests
 
 _ALWAYS_NAMED = {"torch", "triton"}
 """Packages whose version is part of every environment; torch brings its own triton."""
@@ -35,10 +36,11 @@ _WORDS = {"idea", "outcome"}
 class _PythonFile:
     """imports: names of all modules that it may import, relative ones with one dot in front; "." for a file that cannot
     be parsed. content: a hash of its code without comments, docstrings and the words of its variants; its id where its
-    text may be part of what it does."""
+    text may be part of what it does. variants: a hash by variant of what each can reach; None where that is unknown."""
 
     imports: frozenset[str]
     content: str
+    variants: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,24 @@ class Sources:
         if (sha, operator) not in self._fingerprints:
             self._fingerprints[sha, operator] = self._fingerprint(sha, operator, self._layout(sha))
         return self._fingerprints[sha, operator]
+
+    def changed_variants(self, base_sha: str, head_sha: str, operator: str) -> frozenset[str] | None:
+        """Variants whose Python code differs between two commits; None where it may be any of them."""
+        before, after = (self._layout(sha) for sha in (base_sha, head_sha))
+        file = f"{operator}.py"
+        is_plain = before.description == after.description and before.project.measured is None
+        if not is_plain or before.project.program(operator) is not None or not {file} <= before.files.keys():
+            return None
+        used = [self._used(operator, layout) if file in layout.files else None for layout in (before, after)]
+        if used[0] is None or used[0] != used[1]:
+            return None
+        others = [f"{name}.py" for name in used[0] if name != operator]
+        if any(self._read(before.files[name]).content != self._read(after.files[name]).content for name in others):
+            return None
+        old, new = (self._read(layout.files[file]).variants for layout in (before, after))
+        if old is None or new is None:
+            return None
+        return frozenset(name for name in {*old, *new} if old.get(name) != new.get(name))
 
     def definition(self, sha: str, operator: str) -> str | None:
         """The fingerprint of the operator's definition alone, without the code that it measures."""
@@ -272,7 +292,9 @@ class Sources:
                 self._python_files[blob] = _PythonFile(frozenset("."), blob)
             else:
                 imports = frozenset(name for node in ast.walk(tree) for name in _modules(node))
-                self._python_files[blob] = _PythonFile(imports, _content(tree) or blob)
+                content = _content(tree)
+                variants = variant_digests(tree) if content is not None else None
+                self._python_files[blob] = _PythonFile(imports, content or blob, variants)
         return self._python_files[blob]
 
 

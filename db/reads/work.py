@@ -14,9 +14,10 @@ from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.environment import Card
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
+from warpwatch.contract.words import NO_FAILURE, JobOutcome, Status
 from warpwatch.db.reads.code import definitions_version, find_operator_ids
 from warpwatch.db.reads.decisions import JobDecision, read_decision
-from warpwatch.db.reads.query import PRIMARY_METRIC, Page, fetch, fetch_one, fetch_page, fetch_scalar
+from warpwatch.db.reads.query import IS_UNCHANGED, PRIMARY_METRIC, Page, fetch, fetch_one, fetch_page, fetch_scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class SubmissionRow:
     counts: dict[str, int]
     results: dict[str, int]
     """Results per status, over all its runs that count."""
+    outcomes: dict[str, int]
+    """Jobs per contract.words.JobOutcome, and those that have not ended per state."""
     created_at: datetime
     finished_at: datetime | None
     trial: dict[str, Any] | None = None
@@ -74,7 +77,7 @@ class JobRow:
     """position: how many jobs of its device come before it; None unless queued.
 
     reason: contract.words.Reason, None where none applies. unchanged_since: the commit whose results are this job's
-    too, where the reason is `unchanged`.
+    too, where the reason is `unchanged`. outcome: contract.words.JobOutcome, None until it has ended.
     """
 
     id: int
@@ -87,6 +90,7 @@ class JobRow:
     operator: str
     device_key: str
     state: str
+    outcome: str | None
     attempt: int
     priority: int
     message: str
@@ -170,6 +174,35 @@ class LogLine:
 TRIAL_ORIGIN = "confirm"
 """The origin of submissions that the judge makes (db.trials.ask)."""
 
+_FAILED = ", ".join(f"'{status}'" for status in Status if status not in (*NO_FAILURE, Status.WRONG))
+_COUNTED = "SELECT jsonb_object_agg(status, number) FROM (SELECT status, count(*) AS number FROM"
+# Of a comparison its pairs count and not their traces. What a working tree gave is stored apart.
+_FOUND = f"""
+LEFT JOIN LATERAL (
+    SELECT id, statuses FROM runs WHERE job_id = jobs.id AND state = 'done' ORDER BY id DESC LIMIT 1
+) AS run ON true
+LEFT JOIN LATERAL (
+    SELECT coalesce(
+        CASE WHEN jobs.kind = 'compare' THEN ({_COUNTED} comparisons WHERE run_id = run.id GROUP BY status) AS pairs)
+             ELSE coalesce(run.statuses, ({_COUNTED} results WHERE run_id = run.id GROUP BY status) AS fresh)) END,
+        ({_COUNTED} (
+            SELECT found ->> 'status' AS status
+            FROM patch_outcomes CROSS JOIN LATERAL jsonb_array_elements(
+                outcome -> CASE jobs.kind WHEN 'compare' THEN 'comparisons' ELSE 'findings' END) AS found
+            WHERE patch_outcomes.job_id = jobs.id
+        ) AS rows GROUP BY status) AS patched), '{{}}') AS statuses
+) AS found ON true
+"""
+_OUTCOME = f"""
+CASE WHEN jobs.state IN ('queued', 'running') THEN NULL
+     WHEN jobs.state = 'failed' THEN '{JobOutcome.COULD_NOT_RUN}'
+     WHEN jobs.state = 'cancelled' OR {IS_UNCHANGED} THEN '{JobOutcome.NOT_RUN}'
+     WHEN found.statuses ? 'wrong' THEN '{JobOutcome.FINDINGS}'
+     WHEN found.statuses ?| ARRAY[{_FAILED}] THEN '{JobOutcome.COULD_NOT_RUN}'
+     WHEN NOT found.statuses ? 'ok' THEN '{JobOutcome.NOT_RUN}'
+     WHEN jobs.kind = 'compare' THEN '{JobOutcome.COMPARED}' ELSE '{JobOutcome.OK}' END
+"""
+
 _SUBMISSIONS = f"""
 SELECT submissions.id, repositories.name AS repository, origin, request, submissions.created_at,
        CASE WHEN running > 0 OR (queued > 0 AND queued < total) THEN 'running' WHEN queued > 0 THEN 'queued'
@@ -177,7 +210,7 @@ SELECT submissions.id, repositories.name AS repository, origin, request, submiss
        jsonb_strip_nulls(jsonb_build_object('queued', nullif(queued, 0), 'running', nullif(running, 0), 'done',
             nullif(done, 0),
                          'failed', nullif(failed, 0), 'cancelled', nullif(cancelled, 0))) AS counts,
-       coalesce(results.counts, '{{}}') AS results,
+       coalesce(results.counts, '{{}}') AS results, coalesce(results.outcomes, '{{}}') AS outcomes,
        CASE WHEN queued + running = 0 THEN last END AS finished_at, trial.trial
 FROM submissions
 JOIN repositories ON repositories.id = submissions.repository_id
@@ -188,20 +221,22 @@ CROSS JOIN LATERAL (
            max(finished_at) AS last
     FROM jobs WHERE submission_id = submissions.id
 ) AS jobs
-LEFT JOIN LATERAL (
-    SELECT jsonb_object_agg(status, number) AS counts FROM (
+CROSS JOIN LATERAL (
+    WITH judged AS (
+        SELECT jobs.state, run.id AS run_id, run.statuses, {_OUTCOME} AS outcome
+        FROM jobs {_FOUND} WHERE jobs.submission_id = submissions.id
+    ), counted AS (
         SELECT counted.key AS status, sum(counted.value::bigint) AS number
-        FROM jobs
-        CROSS JOIN LATERAL (
-            SELECT id, statuses FROM runs WHERE job_id = jobs.id AND state = 'done' ORDER BY id DESC LIMIT 1
-        ) AS run
-        CROSS JOIN LATERAL jsonb_each_text(coalesce(run.statuses, (
-            SELECT jsonb_object_agg(status, number)
-            FROM (SELECT status, count(*) AS number FROM results WHERE run_id = run.id GROUP BY status) AS fresh
-        ))) AS counted
-        WHERE jobs.submission_id = submissions.id GROUP BY counted.key
-    ) AS statuses
-) AS results ON true
+        FROM judged
+        CROSS JOIN LATERAL jsonb_each_text(coalesce(
+            judged.statuses, ({_COUNTED} results WHERE run_id = judged.run_id GROUP BY status) AS fresh))) AS counted
+        WHERE judged.run_id IS NOT NULL GROUP BY counted.key
+    )
+    SELECT (SELECT jsonb_object_agg(status, number) FROM counted) AS counts,
+           (SELECT jsonb_object_agg(name, number)
+            FROM (SELECT coalesce(outcome, state) AS name, count(*) AS number FROM judged GROUP BY 1) AS by_outcome
+           ) AS outcomes
+) AS results
 LEFT JOIN LATERAL (
     SELECT jsonb_build_object('regression', trials.regression_id, 'purpose', trials.purpose, 'operator', operators.name,
          'base_sha', base.sha, 'head_sha', head.sha) AS trial
@@ -222,25 +257,39 @@ def list_submissions(
     limit: int = 50,
     *,
     trials: bool = True,
+    is_open: bool = False,
 ) -> Page[SubmissionRow]:
     """Submissions, newest first; `before` is the id of the last one of the page before.
 
-    trials: whether those that Warpwatch made to decide on a regression are listed too.
+    trials: whether those that Warpwatch made to decide on a regression are listed too. is_open: only those with a job
+    that waits or runs.
     """
     sql = f"""
     {_SUBMISSIONS}
     WHERE (CAST(:repository_id AS bigint) IS NULL OR submissions.repository_id = :repository_id)
       AND NOT EXISTS (SELECT FROM deletions WHERE submission_id = submissions.id)
       AND (:trials OR origin <> '{TRIAL_ORIGIN}')
+      AND (NOT :is_open OR submissions.id IN (SELECT submission_id FROM jobs WHERE state IN ('queued', 'running')))
       AND (CAST(:before AS bigint) IS NULL OR submissions.id < :before)
     ORDER BY submissions.id DESC LIMIT :limit
     """
-    return fetch_page(session, SubmissionRow, sql, limit, repository_id=repository_id, before=before, trials=trials)
+    asked = {"repository_id": repository_id, "before": before, "trials": trials, "is_open": is_open}
+    return fetch_page(session, SubmissionRow, sql, limit, **asked)
 
 
 _ONE_SUBMISSION = """
 WHERE submissions.id = :id AND NOT EXISTS (SELECT FROM deletions WHERE submission_id = submissions.id)
 """
+
+
+def count_open_runs(session: Session, repository_id: int) -> int:
+    """Submissions with a job that waits or runs."""
+    sql = """
+    SELECT count(DISTINCT submission_id) FROM jobs JOIN operators ON operators.id = jobs.operator_id
+    WHERE state IN ('queued', 'running') AND operators.repository_id = :repository_id
+    """
+    count: int = fetch_scalar(session, sql, repository_id=repository_id)
+    return count
 
 
 def count_trials(session: Session, repository_id: int, since: int, before: int | None = None) -> int:
@@ -259,7 +308,7 @@ def read_submission(session: Session, submission_id: int) -> SubmissionRow | Non
 
 
 # Running jobs come before queued ones; among those the queue takes the higher priority, then the older.
-_JOBS = """
+_JOBS = f"""
 WITH line AS (
     SELECT id, row_number() OVER (PARTITION BY device_id ORDER BY state = 'running' DESC, priority DESC,
          id) - 1 AS position
@@ -267,8 +316,8 @@ WITH line AS (
 )
 SELECT jobs.id, submission_id, jobs.kind, commits.sha AS commit_sha, commits.subject AS commit_subject,
      base.sha AS base_sha,
-       repositories.name AS repository, operators.name AS operator, devices.key AS device_key, state, attempt,
-       priority, message, jobs.reason, measured.sha AS unchanged_since, progress,
+       repositories.name AS repository, operators.name AS operator, devices.key AS device_key, state,
+       {_OUTCOME} AS outcome, attempt, priority, message, jobs.reason, measured.sha AS unchanged_since, progress,
        CASE WHEN state = 'queued' THEN line.position END AS position, jobs.created_at, started_at, finished_at
 FROM jobs
 JOIN commits ON commits.id = jobs.commit_id
@@ -278,12 +327,13 @@ JOIN operators ON operators.id = jobs.operator_id
 JOIN repositories ON repositories.id = operators.repository_id
 JOIN devices ON devices.id = jobs.device_id
 LEFT JOIN line ON line.id = jobs.id
+{_FOUND}
 """
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are asked for: those that match everything given."""
+    """Which jobs are asked for: those that match everything given. is_open: those alone that wait or run."""
 
     state: str | None = None
     kind: str | None = None
@@ -291,6 +341,7 @@ class JobFilter:
     operator: str | None = None
     device: str | None = None
     submission: int | None = None
+    is_open: bool = False
 
 
 def list_jobs(session: Session, wanted: JobFilter, before: int | None = None, limit: int = 50) -> Page[JobRow]:
@@ -298,6 +349,7 @@ def list_jobs(session: Session, wanted: JobFilter, before: int | None = None, li
     sql = f"""
     {_JOBS}
     WHERE (CAST(:state AS text) IS NULL OR state = :state)
+      AND (NOT :is_open OR state IN ('queued', 'running'))
       AND (CAST(:kind AS text) IS NULL OR jobs.kind = :kind)
       AND (CAST(:device AS text) IS NULL OR devices.key = :device)
       AND (CAST(:submission AS bigint) IS NULL OR submission_id = :submission)

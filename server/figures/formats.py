@@ -6,9 +6,12 @@ import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import chain, zip_longest
 from math import floor, log10
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from markupsafe import Markup
 
 from warpwatch.contract.words import ChangePhase, StatementDirection, StatementKind, StatementSource, Verdict
 from warpwatch.server.verdicts.statements import Statement, state_change, state_regression
@@ -16,6 +19,7 @@ from warpwatch.server.verdicts.statements import Statement, state_change, state_
 if TYPE_CHECKING:
     from warpwatch.db.regressions import RegressionRow
 
+_QUOTED = re.compile(r"`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
 _MINUS = "\u2212"
 _THIN = "\u2009"
 DURATION_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
@@ -330,6 +334,11 @@ def phase_name(phase: str) -> str:
     return PHASE_NAMES.get(phase, phase)
 
 
+def outcome_name(outcome: str) -> str:
+    """Outcome of a job, or its state until it has ended, as pages show it."""
+    return {"could_not_run": "could not run", "not_run": "not run", "queued": "waiting"}.get(outcome, outcome)
+
+
 def kind_name(kind: str) -> str:
     """A kind of job as pages show it."""
     return KIND_NAMES.get(kind, kind)
@@ -338,6 +347,15 @@ def kind_name(kind: str) -> str:
 def origin_name(origin: str) -> str:
     """Who or what started a submission, as pages show it."""
     return ORIGIN_NAMES.get(origin, origin)
+
+
+def marked(message: str) -> Markup:
+    """A message with its `code` and its 'names' as code, as pages show it."""
+    parts = _QUOTED.split(message)
+    codes = [
+        Markup("<code>{}</code>").format(code or name) for code, name in zip(parts[1::3], parts[2::3], strict=True)
+    ]
+    return Markup("").join(chain.from_iterable(zip_longest(parts[::3], codes, fillvalue="")))
 
 
 def headline(message: str) -> str:
@@ -437,8 +455,10 @@ FILTERS = (
     state_name,
     phase_name,
     kind_name,
+    outcome_name,
     origin_name,
     headline,
+    marked,
     plural,
     shape,
     fact,

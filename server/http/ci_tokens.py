@@ -19,7 +19,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 _ANYWHERE = re.compile(r"GET /(repositories|caller)|POST /(submissions(/preview)?|imports)")
 """Requests whose handlers themselves leave out or refuse other repositories."""
 _SUBMISSION = re.compile(
-    r"GET /submissions/(\d{1,18})(/report[.a-z]*|/verdicts|/callbacks)?|POST /submissions/(\d{1,18})/(cancel|retry)"
+    r"GET /submissions/(\d{1,18})(/report[.a-z]*|/verdicts|/callbacks|/progress)?"
+    r"|POST /submissions/(\d{1,18})/(cancel|retry)"
 )
 _BADGE = re.compile(r"GET /badges/([^/]+)\.svg")
 

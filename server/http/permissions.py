@@ -14,6 +14,7 @@ PERMISSIONS: dict[TokenScope, tuple[str, ...]] = {
     # Everybody reads everything else. What people do with their own tokens is checked where it is done.
     TokenScope.READ: (
         "POST /submissions/preview",
+        "POST /runs/preview",
         "POST /repositories/{name}/retention/preview",
         "POST /tokens",
         "POST /tokens/{token_id}/revoke",
@@ -24,9 +25,11 @@ PERMISSIONS: dict[TokenScope, tuple[str, ...]] = {
     ),
     TokenScope.SUBMIT: (
         "POST /submissions",
-        "POST /submissions/new",
+        "POST /runs/new",
         "POST /submissions/{submission_id}/cancel",
         "POST /submissions/{submission_id}/retry",
+        "POST /runs/{submission_id}/cancel",
+        "POST /runs/{submission_id}/retry",
         "POST /jobs/{job_id}/cancel",
         "POST /jobs/{job_id}/retry",
         "POST /patches",

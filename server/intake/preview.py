@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from warpwatch import git, git_branches
 from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
+from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.query import Session
 from warpwatch.db.schedules import read_costs
 from warpwatch.server.history.commits import CommitsRead, fetch_repository, read_mirror
@@ -15,6 +16,7 @@ from warpwatch.server.http.problems import Problem
 from warpwatch.server.intake.budget import CandidateJob, CostEstimates
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import (
+    ChangedCode,
     SubmissionPlan,
     base_of,
     held_operators,
@@ -81,12 +83,12 @@ def _preview(session: Session, plan: SubmissionPlan, request: SubmissionRequest)
         CandidateJob(info.sha, operator, device.id, kind, request.suite)
         for info, operator, kind, device in requested_jobs(plan, request)
     ]
-    compared = [operator for operator, is_unchanged in held_operators(plan, request) if not is_unchanged]
     head = plan.history.commits[0].sha
     jobs += [
         CandidateJob(head, operator, device.id, JobKind.COMPARE, request.suite)
-        for operator in compared
+        for operator, changed in held_operators(plan, request)
         for device in plan.devices
+        if _compares(plan, operator, changed, device)
     ]
     estimates = CostEstimates(read_costs(session))
     kinds = [job.kind for job in jobs]
@@ -99,6 +101,12 @@ def _preview(session: Session, plan: SubmissionPlan, request: SubmissionRequest)
         devices=[device.name for device in plan.devices],
         unserved=[device.name for device in plan.devices if not (device.workers or device.is_elastic)],
     )
+
+
+def _compares(plan: SubmissionPlan, operator: str, changed: ChangedCode, device: DeviceRow) -> bool:
+    """Whether any variant has other code than at the baseline; all count until a worker has read them."""
+    names = plan.choice.catalogued_names(operator, device.kind)
+    return bool(changed) and (names is None or any(map(changed.includes, names.variants)))
 
 
 def list_options(settings: Settings, database: Database, repository: str, branch: str | None = None) -> CommitOptions:

@@ -251,9 +251,12 @@ def _held_jobs(
         return []
     head, base = plan.history.commits[0].sha, plan.base.commits[0].sha
     jobs = []
-    for operator, is_unchanged in held_operators(plan, request):
+    for operator, changed in held_operators(plan, request):
         for device in plan.devices:
             spec = job_spec(plan.choice, request, JobKind.COMPARE, operator, device)
+            if spec.pairs is not None and changed:
+                # The others are made from the same at both commits, so rounds of them could only mislead.
+                spec = replace(spec, pairs=[pair for pair in spec.pairs if changed.includes(pair[0])])
             job = NewJob(
                 JobKind.COMPARE,
                 commits[head],
@@ -261,19 +264,34 @@ def _held_jobs(
                 device.id,
                 spec,
                 commits[base],
-                base if is_unchanged else None,
+                base if not changed else None,
             )
-            if spec.pairs is None and not is_unchanged:
+            if spec.pairs is None and changed:
                 # No worker has read its variants yet, so the base is benched alone and history shows the difference.
                 spec = job_spec(plan.choice, request, JobKind.BENCH, operator, device)
                 job = NewJob(JobKind.BENCH, commits[base], operators[operator], device.id, spec)
-            if is_unchanged or spec.pairs != []:
+            if not changed or spec.pairs != []:
                 jobs.append(job)
     return jobs
 
 
-def held_operators(plan: SubmissionPlan, request: SubmissionRequest) -> list[tuple[str, bool]]:
-    """Operators of both commits that are compared with the baseline, and whether their sources are the same."""
+@dataclass(frozen=True, slots=True)
+class ChangedCode:
+    """Variants of an operator whose code may differ between two commits; None stands for all. False where its sources
+    are the same."""
+
+    is_changed: bool
+    variants: frozenset[str] | None = None
+
+    def __bool__(self) -> bool:
+        return self.is_changed
+
+    def includes(self, variant: str) -> bool:
+        return self.is_changed and (self.variants is None or variant in self.variants)
+
+
+def held_operators(plan: SubmissionPlan, request: SubmissionRequest) -> list[tuple[str, ChangedCode]]:
+    """Operators of both commits that are compared with the baseline, and what of them differs."""
     if plan.base is None or "bench" not in request.kinds or not plan.is_held(request):
         return []
     head, base = plan.history.commits[0].sha, plan.base.commits[0].sha
@@ -283,7 +301,18 @@ def held_operators(plan: SubmissionPlan, request: SubmissionRequest) -> list[tup
         for name in plan.choice.operators
         if name in plan.base.operators[base] and name in plan.history.operators[head]
     ]
-    return [(name, sources.of(base, name) == sources.of(head, name)) for name in shared]
+    return [(name, _changed_code(sources, plan.choice, name, base, head)) for name in shared]
+
+
+def _changed_code(sources: Sources, choice: OperatorSelection, operator: str, base: str, head: str) -> ChangedCode:
+    before, after, entry = sources.parts(base, operator), sources.parts(head, operator), choice.entries[operator]
+    if before is None or after is None or before == after:
+        return ChangedCode(before != after)
+    changed = sources.changed_variants(base, head, operator) if before[0] != after[0] else frozenset[str]()
+    if entry is None or changed is None:
+        return ChangedCode(True)
+    native = {variant["name"] for variant in entry["variants"] if variant["native"] and before[1] != after[1]}
+    return ChangedCode(True, changed | native)
 
 
 def requested_jobs(

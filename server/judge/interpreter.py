@@ -397,8 +397,9 @@ def _compare_code(
 
     Where only native sources differ, other variants are the same; so are native ones whose machine code is.
     """
-    differences = {pair: _compare_sources(mirror, operator, pair) for pair in pairs}
-    native_pairs = [pair for pair, difference in differences.items() if difference is None]
+    compared = {pair: _compare_sources(mirror, operator, pair) for pair in pairs}
+    differences = {pair: difference for pair, (difference, _) in compared.items()}
+    native_pairs = [pair for pair, (difference, is_native) in compared.items() if is_native and not difference.all]
     if native_pairs:
         with database.session() as session:
             for pair in native_pairs:
@@ -408,12 +409,11 @@ def _compare_code(
                 ]
                 is_same = bool(hashes[0]) and hashes[0] == hashes[1]
                 names = set() if is_same else judging.list_native(session, pair.head_commit_id, operator)
-                differences[pair] = CodeDifference(all=False, names=frozenset(names))
+                differences[pair] = CodeDifference(all=False, names=differences[pair].names | frozenset(names))
     runtime = mirror.sources.runtime
     return {
         pair: replace(difference, is_comparable=runtime(pair.base_sha) == runtime(pair.head_sha))
         for pair, difference in differences.items()
-        if difference is not None
     }
 
 
@@ -432,12 +432,16 @@ def _read_shifts(
     return sources, [shift + common for shift in shifts if shift is not None]
 
 
-def _compare_sources(mirror: Mirror, operator: str, pair: CommitPair) -> CodeDifference | None:
-    """The difference by the sources; None where only native sources differ, so that the machine code decides."""
+def _compare_sources(mirror: Mirror, operator: str, pair: CommitPair) -> tuple[CodeDifference, bool]:
+    """The difference by the Python sources, and whether native ones differ, so that the machine code decides."""
     before, after = (mirror.sources.parts(sha, operator) for sha in (pair.base_sha, pair.head_sha))
-    if before is None or after is None or before[0] != after[0]:
-        return CodeDifference(all=True)
-    return CodeDifference(all=False) if before[1] == after[1] else None
+    if before is None or after is None:
+        return CodeDifference(all=True), False
+    is_native = before[1] != after[1]
+    if before[0] == after[0]:
+        return CodeDifference(all=False), is_native
+    names = mirror.sources.changed_variants(pair.base_sha, pair.head_sha, operator)
+    return CodeDifference(all=names is None, names=names or frozenset()), is_native
 
 
 # --- a check job ------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def _report(facts: ReportFacts, address: str, rows: list[ReportRow], compared: i
     return Report(
         submission_id=facts.submission_id,
         repository=facts.repository,
-        url=f"{address}/submissions/{facts.submission_id}",
+        url=f"{address}/runs/{facts.submission_id}",
         head_sha=facts.head_sha,
         base_sha=facts.base_sha,
         conclusion=conclusion,

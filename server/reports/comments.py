@@ -49,7 +49,7 @@ def _waiting(change: ChangeRequestRow, repository: str, server_url: str) -> str:
         f"It comes from a fork, so a member of this project looks at it before it runs on the devices of "
         f"{escape(repository)}, and then writes a comment that begins with\n\n"
         f"```\n{PREFIX} allow {change.head_sha}\n```\n"
-        f"or submits it with [the form]({server_url}/submissions/new?{form}).\n"
+        f"or submits it with [the form]({server_url}/runs/new?{form}).\n"
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from warpwatch.server.reports.markdown import markdown
-from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS, MEANINGS, Report, ReportRow
-from warpwatch.server.reports.words import reason, sentence
+from warpwatch.server.reports.model import ERRORS, FAILURES, MEANINGS, Report, ReportRow
+from warpwatch.server.reports.words import cases_text, finding_name, fold, reason, sentence
 
 NAME = "warpwatch"
 MAX_ANNOTATIONS = 50
@@ -29,7 +29,7 @@ def check_run(report: Report, folder: str) -> dict[str, Any]:
         "output": {
             "title": report.summary[:255],
             "summary": markdown(report, MAX_TEXT),
-            "annotations": [_annotation(row, folder) for row in report.rows[:MAX_ANNOTATIONS]],
+            "annotations": [_annotation(*found, folder) for found in fold(report.rows)[:MAX_ANNOTATIONS]],
         },
     }
     if report.conclusion != "pending":
@@ -37,14 +37,15 @@ def check_run(report: Report, folder: str) -> dict[str, Any]:
     return body
 
 
-def _annotation(row: ReportRow, folder: str) -> dict[str, Any]:
+def _annotation(row: ReportRow, cases: list[str], folder: str) -> dict[str, Any]:
+    place = " ".join(part for part in (row.operator, row.variant, cases_text(cases)) if part)
     level = "failure" if row.kind in FAILURES else "warning" if row.kind in ERRORS else "notice"
     return {
         "path": f"{folder.strip('/')}/{row.operator}.py",
         "start_line": 1,
         "end_line": 1,
         "annotation_level": level,
-        "title": f"{KINDS[row.kind]}: {row.cell}"[:255],
+        "title": f"{finding_name(row)}: {place}"[:255],
         "message": f"{sentence(row)}. {reason(row) or MEANINGS[row.kind]}",
         "raw_details": f"{row.decided_by}\n{row.url}\n{row.replay}",
     }

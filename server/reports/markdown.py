@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from warpwatch.server.reports.model import KINDS, MEANINGS, Report, ReportRow
-from warpwatch.server.reports.words import ratio_text, reason, times_text
+from warpwatch.server.reports.words import cases_text, finding_name, fold, ratio_text, reason, times_text
 
 LIMIT = 65_536
 """Characters that GitHub takes in a comment."""
@@ -26,16 +26,17 @@ def markdown(report: Report, limit: int = LIMIT) -> str:
         names = ("finding", "operator", "variant", "case", *(("commit",) * has_commits), *_LAST_COLUMNS)
         text += f"\n| {' | '.join(names)} |\n{'|---' * len(names)}|\n"
     shown: list[ReportRow] = []
+    rows = fold(report.rows)
     # Every row has details below the table, so the table gets half of the space.
-    for row in report.rows:
-        line = _line(row, has_commits=has_commits)
+    for row, cases in rows:
+        line = _line(row, cases, has_commits=has_commits)
         if len(text) + len(line) > limit // 2:
             break
         text += line
         shown.append(row)
-    hidden = len(report.rows) - len(shown) + report.left_out
+    hidden = len(rows) - len(shown) + report.left_out
     if hidden:
-        text += f"\n{hidden} more: [submission {report.submission_id}]({report.url})\n"
+        text += f"\n{hidden} more: [run {report.submission_id}]({report.url})\n"
     return text + _details(shown, limit - len(text)) + _end(report)
 
 
@@ -44,17 +45,17 @@ def _head(report: Report) -> str:
     head = f"`{report.head_sha[:9]}`" if report.head_sha else "nothing"
     return (
         f"{MARKER}\n### {_ICONS[report.conclusion]} Warpwatch: {escape(report.summary)}\n\n"
-        f"{head}{baseline} of {escape(report.repository)}, [submission {report.submission_id}]({report.url})\n"
+        f"{head}{baseline} of {escape(report.repository)}, [run {report.submission_id}]({report.url})\n"
     )
 
 
-def _line(row: ReportRow, *, has_commits: bool) -> str:
+def _line(row: ReportRow, cases: list[str], *, has_commits: bool) -> str:
     status = "–" if row.status == "ok" else escape(row.status.replace("_", " "))
     cells = (
-        f"**{KINDS[row.kind]}**",
+        f"**{finding_name(row)}**",
         escape(row.operator),
         escape(row.variant or "–"),
-        escape(row.case or "all"),
+        escape(cases_text(cases)),
         *((f"`{row.head_sha[:9]}`",) * has_commits),
         escape(row.device),
         escape(times_text(row)) or "–",
@@ -71,7 +72,7 @@ def _details(rows: list[ReportRow], room: int) -> str:
     text = ""
     for row in rows:
         message = f": {escape(reason(row))}" if row.message else ""
-        part = f"**{escape(row.cell)}** {KINDS[row.kind]}{message}\n" + (
+        part = f"**{escape(row.cell)}** {finding_name(row)}{message}\n" + (
             f"```\n{_code(row.replay)}\n```\n" if row.replay else ""
         )
         if len(text) + len(part) > room:

@@ -29,14 +29,14 @@ def tell_waiting(session: Session, server_url: str, repository: RepositoryRow, s
     if repository.status_url is not None:
         url = repository.status_url.replace("{sha}", sha)
         fields = {"repository": repository.name, "commits": sha, "base": MERGE_BASE}
-        target = f"{server_url}/submissions/new?{urlencode(fields)}"
+        target = f"{server_url}/runs/new?{urlencode(fields)}"
         body = _body(url, PENDING, "waits for a member to review and submit it", target)
         callbacks.tell_before_submission(session, repository.id, url, body)
 
 
 def status_body(url: str, state: str, description: str, server_url: str, submission_id: int) -> dict[str, Any]:
     """The commit status of a submission. state: pending | success | failure | error, or what GitLab calls it."""
-    return _body(url, state, description, f"{server_url}/submissions/{submission_id}")
+    return _body(url, state, description, f"{server_url}/runs/{submission_id}")
 
 
 def _body(url: str, state: str, description: str, target: str) -> dict[str, Any]:

@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
-from warpwatch.server.figures.formats import change, duration, interval
+from collections.abc import Iterable
+
+from warpwatch.contract.words import Status
+from warpwatch.server.figures.formats import change, duration, interval, plural
 from warpwatch.server.reports.model import KINDS, ReportRow
 
 _SHOWN = 600
+_PREDICATES = {
+    Status.CRASHED: "crashed",
+    Status.TIMED_OUT: "timed out",
+    Status.OUT_OF_MEMORY: "ran out of memory",
+    Status.BUILD_FAILED: "did not build",
+    Status.UNREADABLE: "left unreadable results",
+    Status.MISSING_DEPENDENCY: "misses a dependency",
+    "cancelled": "was cancelled",
+}
+"""Of the findings `failed` and `not_run`, by status."""
+_OF_ALL_CASES = (Status.BUILD_FAILED, Status.MISSING_DEPENDENCY)
+"""Statuses that a variant has on all its cases for one reason."""
+
+
+def fold(rows: Iterable[ReportRow]) -> list[tuple[ReportRow, list[str]]]:
+    """Rows with their cases: a variant that did not build is one finding, on however many cases."""
+    groups: dict[object, tuple[ReportRow, list[str]]] = {}
+    for number, row in enumerate(rows):
+        place = (row.kind, row.operator, row.variant, row.device, row.head_sha, row.message)
+        key = place if row.status in _OF_ALL_CASES else number
+        groups.setdefault(key, (row, []))[1].extend([row.case] if row.case else [])
+    return list(groups.values())
+
+
+def finding_name(row: ReportRow) -> str:
+    """The finding in one or two words, which say how something failed."""
+    told = _PREDICATES.get(row.status) if row.kind in ("failed", "not_run") else None
+    return told or KINDS[row.kind]
+
+
+def cases_text(cases: list[str]) -> str:
+    """The case, or their number; "all" without any."""
+    return plural(len(cases), "case") if len(cases) > 1 else cases[0] if cases else "all"
 
 
 def ratio_text(row: ReportRow) -> str:
@@ -26,9 +62,8 @@ def times_text(row: ReportRow) -> str:
 
 def sentence(row: ReportRow) -> str:
     """The finding in one line: what, where, how much, between which commits."""
-    text = f"{row.cell} is {KINDS[row.kind]}" + (
-        f" ({row.status.replace('_', ' ')})" if row.kind in ("failed", "not_run") else ""
-    )
+    name = finding_name(row)
+    text = f"{row.cell} {'is ' if name == KINDS[row.kind] else ''}{name}"
     if row.ratio is not None:
         text += f": {ratio_text(row)}"
     text += f" on {row.device} at {row.head_sha[:9]}"

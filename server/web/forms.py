@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from fastapi import Request
 from pydantic import ValidationError
+from starlette.datastructures import FormData
 
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.http.validation import explain
@@ -23,17 +25,26 @@ EMPTY_FIELDS = {
 _EMPTY = ("missing", "too_short", "string_too_short")
 
 
+async def form_of(request: Request) -> FormData:
+    """The form of a request, as a dependency."""
+    return await request.form()
+
+
 def field_message(error: FieldError) -> str:
     """Sentence with the error of a field and the remedy."""
     return _sentence(error.message, error.remedy)
 
 
 def form_errors(error: ValidationError | Problem) -> dict[str, str]:
-    """A message for every field at fault; a problem that names no field is raised again."""
+    """A message for every field at fault, about all that is wrong with it; a problem that names no field is raised
+    again."""
     if isinstance(error, Problem):
         if not error.errors:
             raise error
-        return {entry.field.partition("[")[0]: field_message(entry) for entry in error.errors}
+        found: dict[str, list[str]] = {}
+        for fault in error.errors:
+            found.setdefault(fault.field.partition("[")[0], []).append(field_message(fault))
+        return {field: " ".join(sentences) for field, sentences in found.items()}
     messages = {}
     for entry in error.errors():
         field = str(entry["loc"][0])

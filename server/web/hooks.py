@@ -103,7 +103,7 @@ def receive(
             if submission.base
             else "no baseline"
         )
-        return HookAnswer(event, new_id, f"{settings.server_url}/submissions/{new_id}", reason)
+        return HookAnswer(event, new_id, f"{settings.server_url}/runs/{new_id}", reason)
     raise Problem(422, "the commit has no baseline: it shares no history with its target branch")
 
 

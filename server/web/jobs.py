@@ -1,10 +1,10 @@
-"""The job queue, and one job with its live log."""
+"""The list of jobs, and one job with its live log."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from itertools import groupby
 from math import log
 from statistics import median
 from typing import Annotated, Any, Literal
@@ -22,8 +22,7 @@ from warpwatch.contract.words import JobKind, JobState, Status
 from warpwatch.db.patches import read_outcome
 from warpwatch.db.reads.code import list_operators
 from warpwatch.db.reads.decisions import ComparedSeries
-from warpwatch.db.reads.devices import DeviceRow, list_devices, list_workers
-from warpwatch.db.reads.occupancy import list_device_runs, list_queued
+from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.work import (
     JobDetail,
@@ -37,61 +36,66 @@ from warpwatch.db.reads.work import (
     read_job_status,
     read_log,
 )
-from warpwatch.db.schedules import read_costs
 from warpwatch.db.strike_out import strike_out, undo_strike_out
 from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.figures.formats import kind_name
-from warpwatch.server.figures.gantt import PAST, gantt_svg, plan_rows
 from warpwatch.server.figures.result_curves import break_even, curves_svg
 from warpwatch.server.figures.run_times import shares_of, times_svg
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, refuse_example, repository_or_404
-from warpwatch.server.intake.budget import CostEstimates
 from warpwatch.server.threads.live import follow_job
 from warpwatch.server.verdicts.held import PairVerdict, classify
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName
+from warpwatch.server.web.lanes import read_lanes, unserved_devices
 from warpwatch.server.web.render import PageScope, query
 
 router = APIRouter()
 LOG_PIECES = 5000
 
 
-@router.get("/jobs")
+@router.get("/runs/jobs")
 def jobs(
     page: PageScope,
     settings: Config,
-    state: Annotated[JobState | None, Query()] = None,
+    state: Annotated[JobState | Literal["active", "all", ""] | None, Query()] = None,
     kind: Annotated[JobKind | Literal[""] | None, Query()] = None,
     operator: Text = None,
     device: Text = None,
     before: Before = None,
 ) -> Response:
-    """The queue of all repositories, or of one operator of the page's repository."""
+    """Jobs of all repositories, or of one operator of the page's repository, grouped by run.
+
+    state: by default those that wait or run, or all that match another filter.
+    """
     repository = page.repository if operator else None
-    job_filter = JobFilter(state, kind or None, repository.id if repository else None, operator or None, device or None)
-    filters = {"state": state, "kind": kind, "operator": operator, "device": device}
-    addressed = filters | {"repository": repository.name if repository else None, "before": before}
-    devices = list_devices(page.session, settings.lease_seconds)
-    workers = list_workers(page.session, settings.lease_seconds)
-    now = datetime.now(UTC)
-    runs, queued = list_device_runs(page.session, now - PAST), list_queued(page.session)
-    rows = plan_rows(devices, runs, queued, CostEstimates(read_costs(page.session)), now)
+    state = state or ("all" if operator or kind or device else "active")
+    job_filter = JobFilter(
+        state=JobState(state) if state not in ("active", "all") else None,
+        kind=kind or None,
+        repository_id=repository.id if repository else None,
+        operator=operator or None,
+        device=device or None,
+        is_open=state == "active",
+    )
+    filters = {"kind": kind, "operator": operator, "device": device}
+    addressed = {**filters, "state": job_filter.state, "repository": repository.name if repository else None}
+    lanes = read_lanes(page.session, settings.lease_seconds)
+    rows = list_jobs(page.session, job_filter, before)
     return page.page(
         "jobs.html",
-        gantt=gantt_svg(rows, now),
-        gantt_rows=rows,
-        json=query("/jobs", **addressed),
-        csv=query("/api/v1/jobs.csv", **addressed),
-        jobs=list_jobs(page.session, job_filter, before),
+        lanes=lanes,
+        json=query("/jobs", **addressed, before=before),
+        csv=query("/api/v1/jobs.csv", **addressed, before=before),
+        jobs=rows,
+        runs=[(number, list(group)) for number, group in groupby(rows.items, key=lambda job: job.submission_id)],
+        state=state,
         filters=filters,
         before=before,
         kinds=[(kind, kind_name(kind)) for kind in JobKind],
         operators=[row.name for row in list_operators(page.session, page.repository.id)] if page.repository else [],
-        devices=devices,
-        unserved=unserved_devices(devices),
-        has_worker=any(worker.state == "alive" for worker in workers),
+        unserved=lanes.unserved,
     )
 
 
@@ -178,12 +182,6 @@ def compared_rows(compared: list[ComparedSeries], device_kind: str, *, is_trial:
         for row in compared
     ]
     return sorted(lines, key=lambda line: -abs(log(line.verdict.ratio)) if line.verdict.ratio else 0.0)
-
-
-def unserved_devices(devices: Iterable[DeviceRow]) -> dict[str, str]:
-    """Key → name of the devices without a living worker or a scheduler; jobs of these wait until a person starts a
-    worker."""
-    return {device.key: device.name for device in devices if not (device.workers or device.is_elastic)}
 
 
 @router.post("/jobs/{job_id}/cancel")

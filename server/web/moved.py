@@ -26,6 +26,11 @@ MOVED: dict[str, str] = {
     "/devices": "/settings/devices",
     "/alarms": "/settings/devices?tab=health",
     "/proofs": "/settings/devices?tab=self-tests",
+    "/submissions": "/runs",
+    "/submissions/new": "/runs/new",
+    "/submissions/{submission_id}": "/runs/{submission_id}",
+    "/jobs": "/runs/jobs",
+    "/traces": "/runs/traces",
 }
 """Address of today by old address; both may hold the same path parameters."""
 

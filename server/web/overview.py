@@ -14,13 +14,14 @@ from warpwatch.db.reads.code import list_suites
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.regressions import Question, list_regressions
 from warpwatch.db.saved_views import list_saved_views
-from warpwatch.db.trends import list_running, read_queue, read_trends
+from warpwatch.db.trends import read_trends
 from warpwatch.db.watches import list_watchers
 from warpwatch.server.figures.exports import HAS_PARQUET
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.figures.overview_rows import operator_summaries
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.web.choices import Bench, Text, choose_bench
+from warpwatch.server.web.lanes import progress_of
 from warpwatch.server.web.render import PageScope, Scope, query
 
 router = APIRouter()
@@ -99,8 +100,7 @@ def overview(
         regressions=regressions[:MOST_OPEN],
         open_count=len(regressions),
         views=list_saved_views(session, repository.id, limit=MOST_VIEWS),
-        queue=read_queue(session, repository.id),
-        running=list_running(session, repository.id),
+        **progress_of(page, repository.id),
     )
 
 
@@ -110,9 +110,9 @@ def progress(page: PageScope, seen: Seen = 0) -> Response:
     another run has ended since, the response tells the page to fetch its results again."""
     if page.repository is None:
         raise not_found("repository", "", "register one first")
-    queue = read_queue(page.session, page.repository.id)
-    answer = page.page("_progress.html", queue=queue, running=list_running(page.session, page.repository.id))
-    if queue.newest_run != seen:
+    values = progress_of(page, page.repository.id)
+    answer = page.page("_progress.html", **values)
+    if values["queue"].newest_run != seen:
         answer.headers["HX-Trigger"] = "warpwatch:results"
     return answer
 

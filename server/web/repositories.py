@@ -49,7 +49,7 @@ def add(request: Request, settings: Config, form: Annotated[FormData, Depends(fo
     except (ValidationError, Problem) as error:
         errors = form_errors(error)
     else:
-        return RedirectResponse(query("/submissions/new", repository=body.name), 303)
+        return RedirectResponse(query("/runs/new", repository=body.name), 303)
     with database_of(request).session() as session:
         return show_home(Scope(request, session), entered=entered, errors=errors)
 

@@ -23,7 +23,7 @@ from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 REFUSED = "not saved: some fields are not valid"
-PAGES = ("/history", "/compare", "/kernels", "/devices/compare", "/regressions", "/commits", "/traces")
+PAGES = ("/history", "/compare", "/kernels", "/devices/compare", "/regressions", "/commits", "/runs/traces")
 """Pages that show what their address says."""
 
 

@@ -76,7 +76,7 @@ def _filters(
 Filters = Annotated[tuple[dict[str, Any], TraceFilter | None], Depends(_filters)]
 
 
-@router.get("/traces")
+@router.get("/runs/traces")
 def traces(page: PageScope, asked: Filters, before: Before = None) -> Response:
     """Traces of the repository, newest first."""
     if page.repository is None:

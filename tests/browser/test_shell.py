@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 
 def test_the_bar_stays_where_it_is(visit: Visit) -> None:
     places = set()
-    for path in ("/", "/overview", "/regressions", "/commits", "/compare", "/settings/devices"):
+    for path in ("/", "/overview", "/regressions", "/commits", "/compare", "/runs/jobs", "/settings/devices"):
         page = visit.open(path)
         boxes = [page.get_by_role("link", name=name, exact=True).first.bounding_box() for name in ("Home", "Runs")]
         places.add(tuple(box["x"] for box in boxes if box))
@@ -96,7 +96,7 @@ def test_shortcuts_are_listed_and_lead_to_pages(visit: Visit) -> None:
     expect(shortcuts).to_be_hidden()
     page.keyboard.press("g")
     page.keyboard.press("j")
-    page.wait_for_url(re.compile("/jobs"), wait_until="commit")
+    page.wait_for_url(re.compile("/runs/jobs"), wait_until="commit")
 
 
 def test_shortcuts_work_while_their_list_is_open(visit: Visit) -> None:
@@ -112,11 +112,11 @@ def test_shortcuts_work_while_their_list_is_open(visit: Visit) -> None:
     page.keyboard.press("?")
     page.keyboard.press("g")
     page.keyboard.press("j")
-    page.wait_for_url(re.compile("/jobs"), wait_until="commit")
+    page.wait_for_url(re.compile("/runs/jobs"), wait_until="commit")
 
 
 def test_a_key_pressed_in_a_field_is_text(visit: Visit) -> None:
-    page = visit.open("/submissions/new")
+    page = visit.open("/runs/new")
     field = page.locator("#base")
     field.click()
     page.keyboard.type("a/b?gj")

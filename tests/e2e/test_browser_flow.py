@@ -23,13 +23,13 @@ def test_from_the_form_to_the_trace(running: Running, source: Path, page: Page) 
     running.client.post("/repositories", {"name": "flow", "url": str(source)})
     url = running.settings.server_url
 
-    page.goto(f"{url}/submissions/new?repository=flow")
+    page.goto(f"{url}/runs/new?repository=flow")
     page.get_by_label("Commit", exact=False).first.fill(f"{shas[0]}..{shas[1]}")
     for kind in ("check", "bench", "profile"):
         page.get_by_role("checkbox", name=kind).check()
     page.get_by_role("button", name="Submit").click()
-    page.wait_for_url(re.compile(r"/submissions/\d+"))
-    number = int(re.findall(r"/submissions/(\d+)", page.url)[0])
+    page.wait_for_url(re.compile(r"/runs/\d+"))
+    number = int(re.findall(r"/runs/(\d+)", page.url)[0])
 
     jobs = running.client.get("/jobs", submission=number)["items"]
     check = next(job for job in jobs if job["kind"] == "check")

@@ -30,9 +30,7 @@ def client(tmp_path: Path, database_url: str, database: Database) -> Iterator[Te
         yield client
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/overview", "/commits", "/compare", "/regressions", "/schedules", "/submissions/new"]
-)
+@pytest.mark.parametrize("path", ["/", "/overview", "/commits", "/compare", "/regressions", "/schedules", "/runs/new"])
 def test_without_a_repository_pages_say_how_to_register_one(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 200
@@ -45,8 +43,8 @@ def test_without_a_repository_pages_say_how_to_register_one(client: TestClient, 
         ("/overview", "warpwatch worker --device cpu"),
         ("/commits", "warpwatch submit --repository mine --commit HEAD --wait"),
         ("/regressions", "warpwatch submit --repository mine --commit HEAD~20..HEAD --wait"),
-        ("/submissions", "warpwatch submit --commit HEAD --wait"),
-        ("/jobs", "warpwatch submit --commit HEAD --wait"),
+        ("/runs", "warpwatch submit --commit HEAD --wait"),
+        ("/runs/jobs", "warpwatch submit --commit HEAD --wait"),
         ("/devices", "warpwatch worker --device cpu"),
     ],
 )
@@ -84,15 +82,15 @@ def test_example_data_is_labelled_and_is_not_what_one_sees_first(client: TestCli
 
 def test_an_imported_file_is_named_where_others_say_what_was_asked_for(client: TestClient, database: Database) -> None:
     found = import_bundle(database, EXAMPLE, "example-h100", "example")
-    assert "Example data." in client.get("/submissions?repository=example-h100").text
-    for path in ("/submissions?repository=example-h100", f"/submissions/{found.submission_id}"):
+    assert "Example data." in client.get("/runs?repository=example-h100").text
+    for path in ("/runs?repository=example-h100", f"/runs/{found.submission_id}"):
         assert f'<span class="mono">{EXAMPLE.name}</span>' in client.get(path).text
 
 
 def test_a_database_that_is_away_is_explained(tmp_path: Path) -> None:
     away = Database("postgresql://nobody@127.0.0.1:9/none")
     app = create_app(Settings(home=tmp_path), away, judge=False)
-    answer = TestClient(app, base_url=ADDRESS, raise_server_exceptions=False).get("/jobs")
+    answer = TestClient(app, base_url=ADDRESS, raise_server_exceptions=False).get("/runs/jobs")
     assert answer.status_code == 503
     assert "Database unavailable" in answer.text
     assert "No data is lost" in answer.text
@@ -145,7 +143,7 @@ def test_a_visitor_without_a_token_is_shown_where_to_log_in(
 ) -> None:
     settings = Settings(home=tmp_path, database_url=database_url, host="0.0.0.0", token="t" * 24)
     visitor = TestClient(create_app(settings, database, judge=False), base_url=ADDRESS, headers={"Accept": "text/html"})
-    answer = visitor.get("/jobs")
+    answer = visitor.get("/runs/jobs")
     assert answer.url.path == "/login"
     assert "Token" in answer.text
     assert 'aria-label="Main"' not in answer.text, "links that nobody may follow yet"
@@ -153,7 +151,7 @@ def test_a_visitor_without_a_token_is_shown_where_to_log_in(
     assert refused.status_code == 401
     assert "Wrong token." in refused.text
     assert visitor.post("/login", data={"token": "t" * 24}).url.path == "/"
-    assert visitor.get("/jobs").url.path == "/jobs"
+    assert visitor.get("/runs/jobs").url.path == "/runs/jobs"
 
 
 def test_static_files_are_small_and_kept(client: TestClient) -> None:

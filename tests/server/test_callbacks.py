@@ -106,7 +106,7 @@ def test_a_commit_is_pending_and_then_told_of(
     assert path == f"/statuses/{lab.shas[5]}"
     assert headers["authorization"] == f"Bearer {TOKEN}"
     assert body["context"] == "warpwatch"
-    assert body["target_url"] == f"http://127.0.0.1:8321/submissions/{submission}"
+    assert body["target_url"] == f"http://127.0.0.1:8321/runs/{submission}"
     assert 0 < len(body["description"]) <= 140
 
 

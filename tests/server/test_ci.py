@@ -130,7 +130,7 @@ def test_from_a_push_to_an_exit_code(team: Team, tmp_path: Path) -> None:
         told = team.status_of(main, "success")
     arrived = team.arrived(answer["submission_id"])
     assert (arrived[-1]["state"], sum(row["attempts"] for row in arrived)) == ("success", 3)
-    assert told["target_url"] == f"{team.served.server_url}/submissions/{answer['submission_id']}"
+    assert told["target_url"] == f"{team.served.server_url}/runs/{answer['submission_id']}"
     assert all(headers["authorization"] == f"Bearer {TOKEN}" for _, headers, _ in team.heard.messages)
 
     # Someone proposes a change that is slower.

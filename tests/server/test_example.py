@@ -152,7 +152,7 @@ def test_every_page_says_the_same_of_the_slow_down(client: TestClient, shas: lis
 @pytest.mark.usefixtures("example")
 def test_the_queue_names_the_repository_of_other_jobs(client: TestClient, lab: Lab) -> None:
     own = lab.submit("check", 0)
-    page = client.get("/jobs", params={"repository": "kernels"}).text
+    page = client.get("/runs/jobs", params={"repository": "kernels", "state": "all"}).text
     assert page.count("of example-rows</span>") == len(client.get("/api/v1/jobs").json()["items"]) - 1
     links = {link.replace("&amp;", "&") for link in re.findall(r'class="sha" href="([^"]*)"', page)}
     assert any("repository=example-rows" in link for link in links)

@@ -181,14 +181,14 @@ def test_a_pull_request_gets_one_check_run_and_one_comment(
     notifier.sweep()
     (run,) = forge.check_runs.values()
     assert (run["status"], run["conclusion"]) == ("completed", conclusion)
-    assert run["details_url"].endswith(f"/submissions/{submission}")
+    assert run["details_url"].endswith(f"/runs/{submission}")
     report = client.get(f"{API}/submissions/{submission}/report").json()
     assert len(run["output"]["annotations"]) == len(report["rows"])
     assert run["output"]["title"] == report["summary"]
     (comment,) = forge.bodies_of(3)
     shown = client.get(f"{API}/submissions/{submission}/report.md").text
     assert comment.startswith(shown), "the page, the API and the comment have one source"
-    page = client.get(f"/submissions/{submission}").text
+    page = client.get(f"/runs/{submission}").text
     assert "Check run" in page
 
 

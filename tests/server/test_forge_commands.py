@@ -57,7 +57,7 @@ def test_a_member_asks_for_an_operator(client: TestClient, lab: Lab, forge: Forg
     names = sorted(run["name"] for run in forge.check_runs.values())
     assert names == ["warpwatch", "warpwatch: square"], "a part does not stand for the whole"
     (comment,) = forge.bodies_of(7)
-    assert f"/submissions/{first})" in comment
+    assert f"/runs/{first})" in comment
     assert f"[submission {asked['id']}]" in comment
 
 

@@ -10,9 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from tests.builders import CASES, Lab
-from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Purpose, Status
-from warpwatch.db import regressions, trials
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.occupancy import DeviceRun, QueuedJob, list_device_runs, list_queued
 from warpwatch.db.schedules import JobCost
@@ -89,13 +87,13 @@ def test_pages_show_jobs_by_device_and_by_commit(client: TestClient, lab: Lab) -
         assert [job.job_id for job in list_queued(session)] == queued
         session.execute(text("UPDATE jobs SET priority = 5 WHERE id = :id"), {"id": queued[1]})
         assert [job.job_id for job in list_queued(session)] == queued[::-1]
-    page = client.get("/jobs").text
+    page = client.get("/runs/jobs?state=all").text
     assert 'class="gantt"' in page
     assert f'href="/jobs/{queued[0]}" tabindex="-1"' in page
     assert 'class="strip"' in client.get("/devices").text
     body = {"repository": "kernels", "commits": "main~2..main", "kinds": ["check", "bench"], "operators": ["square"]}
     number = client.post("/api/v1/submissions", json=body).json()["id"]
-    page = client.get(f"/submissions/{number}").text
+    page = client.get(f"/runs/{number}").text
     assert page.count('class="dot queued"') == 4
     assert 'class="segments"' in page
 
@@ -103,29 +101,13 @@ def test_pages_show_jobs_by_device_and_by_commit(client: TestClient, lab: Lab) -
 def test_the_list_of_submissions_leaves_out_what_warpwatch_submitted(client: TestClient, lab: Lab) -> None:
     lab.bench(0, {("v1", CASES[0]): 1000.0})
     lab.bench(1, {("v1", CASES[0]): 1500.0})
-    with lab.database.session() as session:
-        number = regressions.open_suspicion(
-            session,
-            operator_id=1,
-            device_id=lab.device,
-            direction="slower",
-            ratio=1.5,
-            series=[(1, 1.5)],
-            base_commit_id=lab.commits[lab.shas[0]],
-            head_commit_id=lab.commits[lab.shas[1]],
-        )
-        assert number is not None
-        ends = (lab.commits[lab.shas[0]], lab.commits[lab.shas[1]])
-        spec = JobSpec(pairs=[("v1", CASES[0])])
-        trials.ask(
-            session, trials.NewTrial(number, lab.repository, 1, lab.device, "compare", Purpose.BISECT, *ends, spec, -1)
-        )
+    lab.confirm(0, 1, purpose=Purpose.BISECT)
     everything = client.get("/api/v1/submissions").json()["items"]
     assert [row["id"] for row in client.get("/api/v1/submissions?trials=false").json()["items"]] == [2, 1]
     trial = everything[0]["trial"]
     assert (trial["purpose"], trial["operator"], trial["head_sha"]) == ("bisect", "square", lab.shas[1])
     assert [row["trial"] for row in everything[1:]] == [None, None]
-    shown = client.get("/submissions").text
-    assert "/submissions/3" not in shown
+    shown = client.get("/runs?state=all").text
+    assert "/runs/3" not in shown
     assert "trials=true" in shown
-    assert "/submissions/3" in client.get("/submissions?trials=true").text
+    assert "/runs/3" in client.get("/runs?state=all&trials=true").text

@@ -10,9 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
+from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git, write_commits
 from tests.rewording import stored
 from tests.server.test_submissions import errors
+from warpwatch.cli.findings import show_findings
+from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.outcome import Comparison, Finding
 from warpwatch.contract.words import Reason, Status, Verdict
 from warpwatch.db import registry, regressions, runs
@@ -226,6 +228,86 @@ def test_what_could_not_be_run_is_told_from_what_was_not_tried(client: TestClien
         ("not_run", "failed", None, stored("no compiler")),
         ("not_run", "cancelled", None, found["rows"][2]["message"]),
     ]
+
+
+NATIVE = "csrc/square/square.cpp"
+VARIANTS = """
+from warpwatch import Operator
+
+operator = Operator("square", ...)
+
+@operator.variant("v1")
+def v1(a):
+    return a * a
+
+@operator.variant("v2")
+def v2(a):
+    return a.square()
+
+@operator.variant("v3")
+def v3(a):
+    return native(a)
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "compared"),
+    [
+        (NATIVE, "int x;", ["v3"]),
+        ("kernels/square.py", VARIANTS.replace("a.square()", "a * a"), ["v2"]),
+        ("kernels/square.py", VARIANTS.replace('"square", ...', '"square", 2'), ["v1", "v2", "v3"]),
+    ],
+)
+def test_variants_whose_code_is_the_same_are_not_compared(
+    client: TestClient, database: Database, tmp_path: Path, file: str, content: str, compared: list[str]
+) -> None:
+    number = native_branch(database, tmp_path, client, file, content, native="v3")
+    *_, compare = jobs(client, number)
+    pairs = client.get(f"{API}/jobs/{compare['id']}").json()["spec"]["pairs"]
+    assert (compare["kind"], sorted({variant for variant, _ in pairs})) == ("compare", compared)
+    preview = {"repository": "kernels", "commits": "feature", "base": "merge-base", "branch": "main", "device": "cpu"}
+    assert client.post(f"{API}/submissions/preview", json=preview).json()["kinds"]["compare"] == 1
+
+
+def test_no_comparison_is_queued_where_no_variant_changed(
+    client: TestClient, database: Database, tmp_path: Path
+) -> None:
+    """Native sources differ, and no variant of the operator is native."""
+    number = native_branch(database, tmp_path, client, NATIVE, "int x;", native="")
+    assert [job["kind"] for job in jobs(client, number)] == ["check", "bench"]
+    preview = {"repository": "kernels", "commits": "feature", "base": "merge-base", "branch": "main", "device": "cpu"}
+    assert "compare" not in client.post(f"{API}/submissions/preview", json=preview).json()["kinds"]
+
+
+def native_branch(database: Database, folder: Path, client: TestClient, file: str, content: str, native: str) -> int:
+    """A submission of a branch that changes one file, against where it left main."""
+    source = folder / "native"
+    shas = write_commits(source, [("Begin", {"kernels/square.py": VARIANTS, NATIVE: "int y;"})])
+    run_git(source, "checkout", "--quiet", "-b", "feature")
+    (source / file).write_text(content)
+    run_git(source, "commit", "--quiet", "--all", "--message", "Change")
+    shas.append(run_git(source, "rev-parse", "HEAD").strip())
+    lab = Lab(database, source, shas, folder)
+    (entry,) = catalogue().operators
+    variants = [replace(variant, native=variant.name == native) for variant in entry.variants]
+    with database.session() as session:
+        names = Catalogue(1, [replace(entry, variants=variants)])
+        registry.record_catalogue(session, lab.commits[shas[0]], names)
+    return held(client)
+
+
+def test_a_build_failure_is_told_once_on_the_page_of_the_run(
+    client: TestClient, lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = held(client, operators=["square"])
+    check, *_ = jobs(client, number)
+    rows = [Finding("v3", case, Status.BUILD_FAILED, "v3.cu(7): error") for case in CASES[:2]]
+    lab.finish(check["id"], lab.outcome([*rows, Finding(*V1, Status.OK)]))
+    page = client.get(f"/runs/{number}").text
+    assert page.count(">did not build</span>") == page.count('<span class="sub">2 cases</span>') == 1
+    assert len(report(client, number)["rows"]) == 2
+    show_findings(report(client, number))
+    assert capsys.readouterr().out.count("did not build: square v3 (2 cases)") == 1
 
 
 def test_another_environment_fails_nothing(client: TestClient, lab: Lab) -> None:

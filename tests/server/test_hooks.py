@@ -88,7 +88,7 @@ def test_a_push_is_held_against_what_was_there_before(client: TestClient, lab: L
     assert answer.status_code == 201, answer.text
     made = answer.json()
     assert made["event"] == "push"
-    assert made["url"].endswith(f"/submissions/{made['submission_id']}")
+    assert made["url"].endswith(f"/runs/{made['submission_id']}")
     assert bases(client, lab, made["submission_id"]) == (2, 0)
     row = client.get(f"/api/v1/submissions/{made['submission_id']}").json()
     assert (row["origin"], row["state"]) == ("webhook", "queued")
@@ -302,5 +302,5 @@ def test_a_fork_gets_a_status_that_it_waits_for_a_member(
         assert submitted.status_code == 201, submitted.text
         teller.sweep()
         assert heard.states == ["pending", "pending"]
-        assert heard.messages[1][2]["target_url"].endswith(f"/submissions/{submitted.json()['id']}")
+        assert heard.messages[1][2]["target_url"].endswith(f"/runs/{submitted.json()['id']}")
         teller._pool.shutdown()

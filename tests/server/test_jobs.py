@@ -59,12 +59,14 @@ def test_jobs_of_an_operator_a_kind_and_a_repository(client: TestClient, lab: La
     assert len(ids(repository="kernels")) == 3
     problem(client.get("/api/v1/jobs", params={"repository": "elsewhere"}), 404)
     problem(client.get("/api/v1/jobs", params={"kind": "guess"}), 422)
-    page = client.get("/jobs", params={"operator": "cube", "kind": "", "repository": "kernels"}).text
+    page = client.get(
+        "/runs/jobs", params={"state": "all", "operator": "cube", "kind": "", "repository": "kernels"}
+    ).text
     assert f"/jobs/{cubed}?" in page
     assert f"/jobs/{checked}?" not in page
     assert "/api/v1/jobs.csv?operator=cube&amp;repository=kernels" in page
     nothing = {"operator": "cube", "kind": "check", "state": "done", "repository": "kernels"}
-    assert "No done check jobs of cube" in client.get("/jobs", params=nothing).text
+    assert "No done check jobs of cube" in client.get("/runs/jobs", params=nothing).text
 
 
 def test_job_detail(client: TestClient, lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from fastapi import FastAPI
@@ -97,6 +98,27 @@ def test_progress_is_told_before_the_first_result_and_says_when_one_came(lab: La
     assert answer.headers["hx-trigger"] == "warpwatch:results"
     with lab.database.session() as s:
         assert read_queue(s, lab.repository).newest_run == run
+
+
+def test_progress_names_the_run_of_the_running_job(lab: Lab, client: TestClient) -> None:
+    """A run of a person comes before trials of Warpwatch, which say what they decide."""
+    lab.bench(0, {V1: 100.0})
+    lab.bench(1, {V1: 150.0})
+    number, trial = lab.confirm(0, 1)
+    assert "waiting</span> <a" in (shown := client.get("/overview/progress").text)
+    assert f">confirming square #{number}</a>" in shown
+    own = lab.submit("bench", 2)
+    shown = client.get("/overview/progress").text
+    assert ">run 4</a>" in shown
+    assert "confirming" not in shown
+    lab.begin(trial)
+    shown = client.get("/overview/progress").text
+    assert re.search(r'waiting</span> <a [^>]*href="/runs/4[^>]*>run 4</a>', shown)
+    assert f">confirming square #{number}</a>" in shown.partition("<ul")[2]
+    lab.begin(own)
+    shown = client.get("/overview/progress").text
+    assert re.search(r'measuring</span> <a [^>]*href="/runs/4[^>]*>run 4</a>', shown)
+    assert "Test CPU free <time" in shown
 
 
 def test_the_overview_of_many_operators_is_light(lab: Lab, client: TestClient) -> None:

@@ -201,7 +201,7 @@ def test_the_report_on_its_submission_tells_what_was_found(client: TestClient, m
     report = client.get(f"{API}/submissions/{own}/report").json()
     assert (report["exit_code"], report["counts"]) == (1, {"wrong": len(VARIANTS), "slower": 1})
     assert report["results"] == {"wrong": len(VARIANTS)}
-    assert client.get(f"/submissions/{own}", params={"repository": "kernels"}).status_code == 200
+    assert client.get(f"/runs/{own}", params={"repository": "kernels"}).status_code == 200
 
 
 def test_it_is_deleted_some_days_after_its_last_use(

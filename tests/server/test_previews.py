@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from tests.builders import CASES, Lab, commit, make_repository, run_git
+from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
 from tests.server.test_code import problem
 from warpwatch.contract.words import Status
 from warpwatch.db import registry
@@ -64,7 +64,7 @@ def test_a_preview_creates_nothing_and_names_fields(client: TestClient, lab: Lab
         error["field"] for error in problem(client.post("/api/v1/submissions/preview", json=body), 422)["errors"]
     ] == ["commits"]
     shown = client.post(
-        "/submissions/preview",
+        "/runs/preview",
         data={"repository": "kernels", "commits": "main", "kinds": "check", "operators": "cubes"},
     )
     assert shown.status_code == 200
@@ -96,7 +96,7 @@ def test_branches_and_commits_to_pick(client: TestClient, lab: Lab, tmp_path: Pa
     on_side = client.get("/api/v1/repositories/picked/commits", params={"branch": "side"}).json()
     assert on_side["commits"][0]["subject"] == "On the\u2028side | <b>"
     problem(client.get("/api/v1/repositories/picked/commits", params={"branch": "--all"}), 404)
-    fragment = client.get("/submissions/picker", params={"repository": "picked", "branch": "side"}).text
+    fragment = client.get("/runs/picker", params={"repository": "picked", "branch": "side"}).text
     assert "&lt;b&gt;" in fragment
     assert "<b>" not in fragment
 
@@ -112,19 +112,36 @@ def test_example_data_is_not_measured_here(client: TestClient, lab: Lab) -> None
     problem(client.post("/api/v1/submissions/1/retry"), 409)
     assert client.post(f"/jobs/{job}/retry").status_code == 409
     assert f"/jobs/{job}/retry" not in client.get(f"/jobs/{job}").text
-    page = client.get("/submissions/new").text
+    page = client.get("/runs/new").text
     assert "/repositories" in page
     with lab.database.session() as session:
         registry.ensure_repository(session, "mine", str(lab.source))
-    sent = client.post("/submissions/new", data=body | {"kinds": "check"})
+    page = client.get("/runs/new").text
+    assert "kernels cannot be measured here" in page
+    assert 'href="/runs/new?repository=mine"' in page
+    assert ">Submit<" not in page
+    assert ">Submit<" in client.get("/runs/new?repository=mine").text
+    sent = client.post("/runs/new", data=body | {"kinds": "check"})
     assert sent.status_code == 422
     assert 'id="repository-error"' in sent.text
+
+
+def test_every_unknown_name_is_told_without_stray_quotes(client: TestClient, lab: Lab) -> None:
+    with lab.database.session() as session:
+        registry.record_catalogue(session, lab.commits[lab.shas[-1]], catalogue(("square", "cube")))
+    form = {"repository": "kernels", "commits": "main", "variants": "v9 <foo>", "operators": "square", "kinds": "check"}
+    for path in ("/runs/new", "/runs/preview"):
+        page = client.post(path, data=form).text
+        assert "no variant <code>v9</code>" in page, path
+        assert "no variant <code>&lt;foo&gt;</code>" in page, path
+    page = client.post("/runs/new", data=form | {"variants": "", "kinds": "compare"}).text
+    assert "choose a commit, <code>parent</code> or <code>merge-base</code>" in page
 
 
 def test_a_repository_that_cannot_be_fetched_keeps_the_input(client: TestClient, lab: Lab, tmp_path: Path) -> None:
     with lab.database.session() as session:
         registry.ensure_repository(session, "gone", str(tmp_path / "gone"))
-    sent = client.post("/submissions/new", data={"repository": "gone", "commits": "my-branch", "kinds": "check"})
+    sent = client.post("/runs/new", data={"repository": "gone", "commits": "my-branch", "kinds": "check"})
     assert sent.status_code == 422
     assert 'id="repository-error"' in sent.text
     assert 'value="my-branch"' in sent.text

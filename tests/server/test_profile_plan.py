@@ -52,10 +52,10 @@ def test_the_usual_plan_is_not_mentioned(client: TestClient, lab: Lab) -> None:
 def test_the_form_asks_for_it_too(client: TestClient, lab: Lab) -> None:
     form = {"repository": "kernels", "commits": "main", "kinds": "profile", "operators": "square", "device": "cpu"}
     plan = {f"profile.{name}": "true" if value is True else str(value) for name, value in PLAN.items()}
-    made = client.post("/submissions/new", data=form | plan, follow_redirects=False)
+    made = client.post("/runs/new", data=form | plan, follow_redirects=False)
     assert made.status_code == 303, made.text
     assert spec(client, int(made.headers["location"].rsplit("/", 1)[1]))["spec"]["profile"] == PLAN
-    refused = client.post("/submissions/new", data=form | plan | {"profile.active": "0"})
+    refused = client.post("/runs/new", data=form | plan | {"profile.active": "0"})
     assert refused.status_code == 422
     assert 'id="profile-error"' in refused.text
     assert 'value="3"' in refused.text, "what was entered is kept"

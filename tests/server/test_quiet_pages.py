@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
@@ -36,9 +37,46 @@ def test_a_short_heat_map_shows_every_operator(client: TestClient, lab: Lab) -> 
     assert heat_rows(client.get("/overview").text) == ["square"]
 
 
-def test_a_submission_that_found_something_is_not_green(client: TestClient, lab: Lab) -> None:
-    lab.check(0, {CELL: Status.OK})
-    assert '<span class="badge good">done</span>' in client.get("/submissions").text
-    lab.check(1, {CELL: Status.WRONG})
-    newest = client.get("/submissions").text.split("</tr>")[1]
-    assert '<span class="badge">done</span>' in newest
+FOUND = {
+    Status.OK: ("ok", "good"),
+    Status.WRONG: ("findings", "bad"),
+    Status.CRASHED: ("could_not_run", "warn"),
+    Status.BUILD_FAILED: ("could_not_run", "warn"),
+    Status.UNSUPPORTED: ("not_run", ""),
+}
+
+
+@pytest.mark.parametrize(("status", "told"), FOUND.items())
+def test_runs_and_jobs_are_coloured_by_outcome(
+    client: TestClient, lab: Lab, status: Status, told: tuple[str, str]
+) -> None:
+    """A job that is done and found something wrong is green nowhere: not in the lists, not on its page, no square."""
+    job = lab.check(0, {CELL: status, ("v2", CASES[0]): Status.OK if status != Status.UNSUPPORTED else status})
+    outcome, tone = told
+    for path in ("/runs", "/runs/1", "/runs/jobs?state=all", f"/jobs/{job}"):
+        page = client.get(path).text
+        badges = re.findall(r'<span class="badge ?([a-z]*)" data-outcome="([a-z_]+)">', page)
+        assert set(badges) <= {(tone, outcome)}, path
+        assert badges or path == "/runs/1"
+        assert ">done</span>" not in page, path
+    for path in ("/runs/1", "/runs/1/jobs"):
+        squares = re.findall(r'<a tabindex="-1" class="dot ([a-z_]+)"', client.get(path).text)
+        assert squares == [outcome], path
+    assert re.findall(r'<rect class="([a-z_]+)"', client.get("/runs/1").text) == [outcome]
+    assert client.get("/api/v1/jobs").json()["items"][0]["outcome"] == outcome
+    assert client.get("/api/v1/submissions/1").json()["outcomes"] == {outcome: 1}
+
+
+def test_a_comparison_is_not_green_before_it_is_judged(client: TestClient, lab: Lab) -> None:
+    job = lab.submit("compare", 1, base=0, pairs=[CELL])
+    assert client.get("/api/v1/submissions/1").json()["outcomes"] == {"queued": 1}
+    lab.compare(job, {CELL: ([1000.0] * 12, [1500.0] * 12)})
+    assert client.get("/api/v1/jobs").json()["items"][0]["outcome"] == "compared"
+    assert 'class="badge good"' not in client.get("/runs").text
+
+
+def test_a_cancelled_job_was_not_run(client: TestClient, lab: Lab) -> None:
+    job = lab.submit("check", 0)
+    assert client.get("/api/v1/jobs").json()["items"][0]["outcome"] is None
+    client.post(f"/jobs/{job}/cancel")
+    assert client.get("/api/v1/jobs").json()["items"][0]["outcome"] == "not_run"

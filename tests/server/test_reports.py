@@ -52,7 +52,7 @@ def report(*rows: ReportRow, **fields: Any) -> Report:
     made = Report(
         7,
         "kernels",
-        "https://warp.example/submissions/7",
+        "https://warp.example/runs/7",
         "a" * 40,
         "b" * 40,
         ("success", "failure", "error")[code],
@@ -227,7 +227,7 @@ def test_markdown_says_how_much_it_leaves_out() -> None:
     text = markdown(REPORTS["many"])
     shown = text.count("| **slower** |")
     assert 100 < shown < 1000
-    assert f"{3000 - shown} more: [submission 7]" in text
+    assert f"{3000 - shown} more: [run 7]" in text
     assert "warpwatch run" in text
 
 
@@ -241,3 +241,21 @@ def test_a_check_run_is_what_github_takes(name: str) -> None:
     assert (body["status"] == "completed") == ("conclusion" in body)
     assert body.get("conclusion") in (None, "success", "failure", "action_required")
     json.dumps(body).encode()
+
+
+def test_a_build_failure_is_one_finding_on_all_its_cases() -> None:
+    """JUnit and SARIF keep a test and an alert per case, which readers follow from one report to the next."""
+    failed = [replace(row("failed", number), status="build_failed", message="v3.cu: error") for number in range(4)]
+    other = replace(row("failed", 4), status="crashed", message="v3.cu: error")
+    made = report(*failed, other)
+    text = markdown(made)
+    assert text.count("**did not build**") == 1
+    assert "| 4 cases |" in text
+    assert text.count("**crashed**") == 1
+    titles = [item["title"] for item in check_run(made, "kernels")["output"]["annotations"]]
+    assert titles == ["did not build: square v3 4 cases", "crashed: square v3 n=4,f32,fwd"]
+    messages = [error.get("message") or "" for error in fromstring(junit(made)).iter("error")]
+    assert [message.partition(" on ")[0] for message in messages] == [
+        *(f"square v3 n={number},f32,fwd did not build" for number in range(4)),
+        "square v3 n=4,f32,fwd crashed",
+    ]

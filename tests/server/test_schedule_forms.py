@@ -96,7 +96,7 @@ def test_alarms_are_counted_in_the_navigation_and_shown(client: TestClient, lab:
     assert "1 job waits for test-cpu" in shown
     assert "<code>warpwatch worker --device cpu</code>" in shown
     assert f'href="/jobs/{job}' in shown
-    assert 'aria-label="Settings, 1 health problem"' in page(client, "/jobs")
+    assert 'aria-label="Settings, 1 health problem"' in page(client, "/runs/jobs")
     assert "1 job waits" not in page(client, "/alarms?kind=missing")
 
 

@@ -234,7 +234,7 @@ def test_malformed_addresses_are_refused(client: TestClient, header: str, value:
 
 
 @pytest.mark.parametrize("host", ["[", "[x]", "a b", "127.0.0.1:port", "127.0.0.1:123456", "a/b", "a@b", "\xff", ""])
-@pytest.mark.parametrize("path", ["/", "/nothing", HEALTH, "/jobs"])
+@pytest.mark.parametrize("path", ["/", "/nothing", HEALTH, "/runs/jobs"])
 def test_malformed_hosts_are_refused_where_every_name_is_right(exposed: TestClient, host: str, path: str) -> None:
     """Addresses in answers are made from this header."""
     headers = {b"Host": host.encode("latin-1"), b"Authorization": f"Bearer {TOKEN}".encode()}

@@ -191,9 +191,9 @@ def test_traces_are_listed_filtered_and_paged(client: TestClient, lab: Lab) -> N
     assert ids(limit=2, before=first["next_before"]) == [1]
     assert first["items"][0]["idle_share"] == 0.4
     assert len(list(csv.DictReader(io.StringIO(client.get("/api/v1/traces.csv?variant=v1").text)))) == 2
-    page = client.get("/traces", params={"variant": "v2"}).text
+    page = client.get("/runs/traces", params={"variant": "v2"}).text
     assert re.findall(r'href="/traces/(\d+)\?', page) == ["2"]
-    assert client.get("/traces", params={"commit": "no sha"}).status_code == 200
+    assert client.get("/runs/traces", params={"commit": "no sha"}).status_code == 200
     problem(client.get("/api/v1/traces", params={"commit": "no sha"}), 422)
 
 

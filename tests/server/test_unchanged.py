@@ -158,7 +158,7 @@ def test_every_page_says_of_which_commit_an_unchanged_one_is(client: TestClient,
     for path, words in {
         "/commits": r">unchanged<",
         f"/commits/{same}": rf"the code is the same as in <a[^>]*>{short}</a>:.*cube</a>,.*square</a>",
-        f"/submissions/{submission['id']}": r"Not measured, because .* a measured commit: cube, square\.",
+        f"/runs/{submission['id']}": r"Not measured, because .* a measured commit: cube, square\.",
     }.items():
         page = client.get(path, params={"repository": "kernels"}).text
         assert re.search(words, page), path

@@ -34,7 +34,7 @@ def exposed(settings: Settings, database: Database) -> Iterator[TestClient]:
 def addresses(app: FastAPI) -> list[tuple[str, str]]:
     """Method and address of every operation of the API, and of every page."""
     paths = [(method, path) for path, item in app.openapi()["paths"].items() for method in item]
-    pages = [("get", path) for path in ("/", "/jobs", "/devices", "/submissions", "/repositories", "/regressions")]
+    pages = [("get", path) for path in ("/", "/runs/jobs", "/devices", "/runs", "/repositories", "/regressions")]
     return [(method, re.sub(r"\{\w+\}", "1", path)) for method, path in [*paths, *pages]]
 
 

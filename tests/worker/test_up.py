@@ -72,7 +72,7 @@ def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repo
     said, code = up(repository, home, 3)
     assert code == 1, said
     assert "Warpwatch serves http://127.0.0.1:" in said
-    (named,) = [line for line in said.splitlines() if "/submissions/" in line]
+    (named,) = [line for line in said.splitlines() if "/runs/" in line]
     # Two cases of three: check and bench find the fault in both, and a profile does not look for it.
     assert named.startswith(f"{bad[:9]} bad [bold]: done {{'wrong': 4}}")
     assert len(re.findall(f"^  wrong: twice v1 .+ at {bad[:9]}: .*off by", said, re.MULTILINE)) == 2
@@ -80,7 +80,7 @@ def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repo
     # What was measured stays measured, and the commit that is right is all that is asked for now.
     repository.checkout(good)
     said, code = up(repository, home, 1)
-    assert (code, "/submissions/" in said) == (0, False), said
+    assert (code, "/runs/" in said) == (0, False), said
     assert processes_with(str(home)) == []
 
 

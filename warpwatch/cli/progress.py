@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -12,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from warpwatch.worker.reporter import SilentReporter
 
 INTERRUPTED = "interrupted"
+SAY_SECONDS = 60.0
+"""How often a line is printed where nobody sees the bars."""
 
 
 class TerminalReporter(SilentReporter):
@@ -34,6 +38,15 @@ class TerminalReporter(SilentReporter):
     def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:  # noqa: ARG002
         self._progress.update(self._steps, completed=done, total=total, description=text)
 
+    def describe(self) -> str:
+        """The bars in a line: jobs, the step of the current job, and about how long the rest takes."""
+        jobs, step = (self._progress.tasks[number] for number in (self._jobs, self._steps))
+        parts = [f"{jobs.completed:g} of {jobs.total or 1:g} jobs have ended", jobs.description, step.description]
+        if jobs.completed and jobs.elapsed and jobs.total:
+            left = jobs.elapsed / jobs.completed * (jobs.total - jobs.completed)
+            parts.append(f"expected end {time.strftime('%H:%M', time.localtime(time.time() + left))}")
+        return ", ".join(part for part in parts if part)
+
     def should_stop(self) -> str | None:
         return INTERRUPTED if self.interrupted else None
 
@@ -42,7 +55,19 @@ class TerminalReporter(SilentReporter):
 def run_progress(console: Console, *, is_quiet: bool = False) -> Iterator[TerminalReporter]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        yield TerminalReporter(progress, is_quiet)
+        reporter = TerminalReporter(progress, is_quiet)
+        ended = Event()
+
+        def say() -> None:
+            while not ended.wait(SAY_SECONDS):
+                console.print(reporter.describe(), markup=False, highlight=False, soft_wrap=True)
+
+        if not console.is_terminal:
+            Thread(target=say, daemon=True).start()
+        try:
+            yield reporter
+        finally:
+            ended.set()
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def try_on_server(
         "budget_ms": None if spec.budget_ns is None else max(1, round(spec.budget_ns / 1e6)),
     }
     submission = client.post("/submissions", body, f"try-{uuid4()}")
-    console.print(f"submission {submission['id']}: {client.url}/submissions/{submission['id']}")
+    console.print(f"submission {submission['id']}: {client.url}/runs/{submission['id']}")
     jobs = _follow(client, submission["id"], device["name"])
     return [(operator, _result(client, device["kind"], operator, jobs)) for operator in operators]
 

@@ -14,6 +14,7 @@ import getpass
 import json
 import time
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,12 +27,16 @@ from warpwatch.cli import plans
 from warpwatch.cli.app import app
 from warpwatch.cli.asking import asking, console
 from warpwatch.cli.client import ApiError, Client
-from warpwatch.cli.findings import show_findings
+from warpwatch.cli.findings import Findings, show_findings
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.priorities import AWAITED, ORDINARY
 
 ENDED = {"done", "failed", "cancelled"}
 POLL_SECONDS = 0.5
+NOTE_SECONDS = 5.0
+"""How often the place in line and the expected end are asked for."""
+SAY_SECONDS = 60.0
+"""How often a line is printed where nobody sees the bar."""
 RELATIVE = ("merge-base", "parent")
 """Baselines that the server resolves: where the commit left the branch, and its parent."""
 FORMS = {
@@ -106,7 +111,7 @@ def submit(
         # With a key the request can be sent again if the server goes away before it has answered.
         answer = client.post("/submissions", request, idempotency_key or f"cli-{uuid4()}")
         console.print(
-            f"submission {answer['id']}: {sum(answer['counts'].values())} jobs, {client.url}/submissions/{answer['id']}"
+            f"submission {answer['id']}: {sum(answer['counts'].values())} jobs, {client.url}/runs/{answer['id']}"
         )
         if wait or reports:
             _report(client, _follow(client, answer["id"], timeout, reports), as_json)
@@ -204,7 +209,8 @@ def _write(client: Client, number: int, reports: dict[str, Path]) -> None:
 def _follow(client: Client, number: int, timeout: float | None, reports: dict[str, Path]) -> dict[str, Any]:
     """Waits until all jobs are finished and all verdicts on the commits are made; returns the submission.
 
-    Reports are written even when the time-out ends the wait.
+    Findings are printed when they are decided, whatever is still measured. Where nobody sees the bar, a line a minute
+    says how far it is. Reports are written even when the time-out ends the wait.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     columns = (
@@ -214,23 +220,46 @@ def _follow(client: Client, number: int, timeout: float | None, reports: dict[st
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
     )
+    told, shown, asked_at = time.monotonic(), Findings(), 0.0
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task(f"submission {number}", total=None, note="")
+        ended, note = -1, ""
         while True:
             row: dict[str, Any] = client.get(f"/submissions/{number}")
-            ended = sum(count for state, count in row["counts"].items() if state in ENDED)
-            note = ", ".join(f"{count} {status}" for status, count in sorted(row["results"].items()))
+            before, ended = ended, sum(count for state, count in row["counts"].items() if state in ENDED)
             progress.update(bar, total=sum(row["counts"].values()), completed=ended, note=note)
-            if row["state"] in ENDED:
-                pending = client.get(f"/submissions/{number}/report")["pending"]
-                if not pending:
+            if row["state"] in ENDED or ended not in (before, 0):
+                report = client.get(f"/submissions/{number}/report")
+                for line in shown.new(report):
+                    console.print(line, markup=False, highlight=False, soft_wrap=True)
+                if row["state"] in ENDED and not report["pending"]:
                     _write(client, number, reports)
                     return row
-                progress.update(bar, note=f"{note}; {pending} verdicts left")
+            if time.monotonic() - asked_at > NOTE_SECONDS:
+                asked_at, note = time.monotonic(), _describe(client, number, row)
+            if not console.is_terminal and time.monotonic() - told > SAY_SECONDS:
+                told = time.monotonic()
+                console.print(f"submission {number}: {note}", markup=False, highlight=False, soft_wrap=True)
             if deadline is not None and time.monotonic() > deadline:
                 _write(client, number, reports)
                 raise ApiError(f"submission {number} is not finished after {timeout:g} s; the jobs continue")
             time.sleep(POLL_SECONDS)
+
+
+def _describe(client: Client, number: int, row: dict[str, Any]) -> str:
+    """How far a submission is: jobs, its place in line, its expected end, and the verdicts that are left."""
+    if row["state"] in ENDED:
+        return f"all jobs have ended, {client.get(f'/submissions/{number}/report')['pending']} verdicts left"
+    place = client.get(f"/submissions/{number}/progress")
+    parts = [f"{place['ended']} of {place['total']} jobs have ended"]
+    if not place["running"] and place["ahead"] is not None:
+        jobs = "job" if place["ahead"] == 1 else "jobs"
+        parts.append(f"{place['ahead']} {jobs} before it in line" if place["ahead"] else "next in line")
+    if place["expected_end"] is not None:
+        parts.append(f"expected end {datetime.fromisoformat(place['expected_end']).astimezone():%H:%M}")
+    elif place["ahead"] is not None:
+        parts.append("no expected end: its device has no worker, or a long line")
+    return ", ".join(parts)
 
 
 def _report(client: Client, row: dict[str, Any], as_json: bool) -> None:

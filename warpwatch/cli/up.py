@@ -285,7 +285,7 @@ def _summarise(client: Client, submitted: list[Submitted], last: dict[int, dict[
         if bad or row["state"] != "done":
             faults += 1
             outcome = escape(f"{submission.title}: {row['state']} {bad or ''}")
-            console.print(f"[red]{outcome}[/red] {client.url}/submissions/{submission.id}", highlight=False)
+            console.print(f"[red]{outcome}[/red] {client.url}/runs/{submission.id}", highlight=False)
             show_findings(client.get(f"/submissions/{submission.id}/report"))
     total = Counter[str]()
     for row in last.values():

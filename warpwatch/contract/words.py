@@ -135,6 +135,20 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class JobOutcome(StrEnum):
+    """Outcome of an ended job. Its state does not say it: a job that is done may have found wrong results."""
+
+    OK = "ok"
+    COMPARED = "compared"
+    """It took the rounds of a comparison; the report says what they decide."""
+    FINDINGS = "findings"
+    """A result is wrong."""
+    COULD_NOT_RUN = "could_not_run"
+    """Nothing is wrong, and something crashed, timed out or did not build."""
+    NOT_RUN = "not_run"
+    """It was cancelled, its sources were measured before, or nothing that it asks for is supported."""
+
+
 class RunState(StrEnum):
     """running → done (results recorded) | failed (could not run) | lost (lease ran out) | cancelled | yielded (it made
     room for a more urgent job, and the next run goes on)."""

@@ -6,11 +6,11 @@ const SHORTCUTS = [
 ];
 const PLACES = {
   h: "/", o: "/overview", r: "/regressions", c: "/commits", d: "/compare", k: "/kernels", u: "/runs",
-  s: "/settings/repository", j: "/jobs", t: "/traces", n: "/submissions/new",
+  s: "/settings/repository", j: "/runs/jobs", t: "/runs/traces", n: "/runs/new",
 };
 const PAGES = {
   Home: "/", Overview: "/overview", Regressions: "/regressions", Commits: "/commits", Branches: "/branches", Compare: "/compare",
-  Kernels: "/kernels", Runs: "/runs", Jobs: "/jobs", Traces: "/traces", "New run": "/submissions/new",
+  Kernels: "/kernels", Runs: "/runs", Jobs: "/runs/jobs", Traces: "/runs/traces", "New run": "/runs/new",
   Settings: "/settings/repository", "Code host": "/settings/repository?tab=code-host", "CI access": "/settings/repository?tab=ci",
   Notifications: "/settings/repository?tab=notifications", Schedules: "/settings/repository?tab=schedules",
   Retention: "/settings/repository?tab=retention", "Muted series": "/settings/repository?tab=muted",
