@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import fetch
-from warpwatch.db.regressions import IS_OPEN, ON_LINE, PHASE
+from warpwatch.db.regressions import CAN_CONFIRM, IS_OPEN, ON_LINE, PHASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,17 @@ class CaseSeries:
 
 @dataclass(frozen=True, slots=True)
 class CaseChange:
-    """An open change, or a suspected one, of one series. head_id: the commit at which it shows."""
+    """An open change, or a suspected one, of one series. head_id: the commit at which it shows. ratio: what is left of
+    it. can_confirm: whether a trial can still decide it."""
 
+    operator: str
     series_id: int
     regression_id: int
     direction: str
     phase: str
     ratio: float | None
     head_id: int
+    can_confirm: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +96,16 @@ GROUP BY operators.name
 """
 
 _CHANGES = f"""
-SELECT member.series_id, regressions.id AS regression_id, regressions.direction, {PHASE} AS phase,
-       coalesce(member.ratio, member.suspected_ratio) AS ratio, head.id AS head_id
-FROM regressions JOIN regression_series AS member ON member.regression_id = regressions.id
+SELECT operators.name AS operator, member.series_id, regressions.id AS regression_id, regressions.direction,
+       {PHASE} AS phase, coalesce(member.left_ratio, member.ratio, member.suspected_ratio) AS ratio, head.id AS head_id,
+       {CAN_CONFIRM} AS can_confirm
+FROM operators JOIN regressions ON regressions.operator_id = operators.id
+JOIN regression_series AS member ON member.regression_id = regressions.id
 JOIN commits AS base ON base.id = regressions.base_commit_id
 JOIN commits AS head ON head.id = regressions.head_commit_id
-WHERE regressions.operator_id = :operator_id AND regressions.device_id = :device_id
+WHERE operators.repository_id = :repository_id
+  AND (CAST(:operator_id AS bigint) IS NULL OR operators.id = :operator_id)
+  AND regressions.device_id = :device_id AND member.fixed_by_commit_id IS NULL
   AND (({IS_OPEN} AND member.verdict = 'confirmed')
        OR (regressions.verdict = 'suspected' AND regressions.state <> 'invalid'))
   AND {ON_LINE}
@@ -122,9 +129,11 @@ def list_case_series(
     return fetch(session, CaseSeries, _SERIES, protocol=protocol, **chosen, **line.parameters)
 
 
-def list_case_changes(session: Session, operator_id: int, device_id: int, line: HistoryLine) -> list[CaseChange]:
-    """The newest MAX_CHANGES open or suspected changes of the operator's series, one row a series and change."""
-    chosen = {"operator_id": operator_id, "device_id": device_id}
+def list_case_changes(
+    session: Session, repository_id: int, device_id: int, line: HistoryLine, operator_id: int | None = None
+) -> list[CaseChange]:
+    """The newest MAX_CHANGES open or suspected changes of an operator, or of all, one row per series and change."""
+    chosen = {"repository_id": repository_id, "operator_id": operator_id, "device_id": device_id}
     return fetch(session, CaseChange, _CHANGES, limit=MAX_CHANGES, **chosen, **line.parameters)
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from warpwatch.db.reads.operator_cases import CaseSeries, ChangeCounts
 from warpwatch.db.trends import TrendCell, TrendGrid
 from warpwatch.server.figures.overview_rows import BestVariant, best_variant, operator_sparkline
+from warpwatch.server.verdicts.statements import Statement
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """failing: variants and cases whose newest check is not right. open, suspected: regressions."""
+    """failing: variants and cases whose newest check is not right. open, suspected: how many regressions. worst: the
+    statement about the worst of them."""
 
     operator: str
     cases: int
@@ -22,11 +24,15 @@ class KernelRow:
     failing: int
     open: int
     suspected: int
+    worst: Statement | None
     sparkline: str
 
 
 def kernel_rows(
-    series: Sequence[CaseSeries], changes: Mapping[str, ChangeCounts], trends: TrendGrid
+    series: Sequence[CaseSeries],
+    changes: Mapping[str, ChangeCounts],
+    worst: Mapping[str, Statement | None],
+    trends: TrendGrid,
 ) -> list[KernelRow]:
     """A row for every operator with a series: with open regressions first, then with failing checks, then with
     suspected changes."""
@@ -45,7 +51,11 @@ def kernel_rows(
             sum(row.check_status not in (None, "ok", "unsupported", "skipped") for row in own),
             changes[operator].open if operator in changes else 0,
             changes[operator].suspected if operator in changes else 0,
-            operator_sparkline(operator, [moved[operator].get(commit.id) for commit in trends.commits]),
+            worst.get(operator),
+            # One commit is no trend.
+            operator_sparkline(operator, [moved[operator].get(commit.id) for commit in trends.commits])
+            if len(moved[operator]) > 1
+            else "",
         )
         for operator, own in by_operator.items()
     ]

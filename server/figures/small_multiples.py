@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
 from math import exp, log
 
-from warpwatch.contract.words import ChangeDirection
+from warpwatch.contract.words import StatementKind
 from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries
 from warpwatch.db.trends import RecentPoint
-from warpwatch.server.figures.formats import change, natural
+from warpwatch.server.figures.formats import change, natural, statement_data, statement_tone
+from warpwatch.server.verdicts.statements import Statement, state_change
 
 WIDTH, HEIGHT, EDGE, SCALE = 216.0, 46.0, 5.0, 40.0
 """Size of a picture; its margin, and the room for the scale at its left."""
@@ -25,14 +26,14 @@ LEAST_SPAN, MOST_REACH = 2 * log(1.05), log(4)
 @dataclass(frozen=True, slots=True)
 class CaseChoice:
     """A case to choose. variant: whose history svg shows, relative to its first point; svg is empty where there is
-    none. open, suspected: its changes, the newest first."""
+    none. open, suspected: statements about its changes, the newest first."""
 
     case: str
     variant: str
     is_declared: bool
     svg: str
-    open: list[CaseChange]
-    suspected: list[CaseChange]
+    open: list[Statement]
+    suspected: list[Statement]
 
 
 def shown_series(series: Sequence[CaseSeries], variant: str | None = None) -> list[CaseSeries]:
@@ -55,10 +56,10 @@ def case_choices(
 ) -> list[CaseChoice]:
     """A choice for every shown series. points: of these, ordered by series and history. changes: of any series."""
     cases = {row.series_id: row.case for row in series}
-    by_case: dict[str, list[CaseChange]] = defaultdict(list)
-    for row in changes:
-        if row.series_id in cases:
-            by_case[cases[row.series_id]].append(row)
+    by_case: dict[str, list[tuple[CaseChange, Statement]]] = defaultdict(list)
+    for item in changes:
+        if item.series_id in cases:
+            by_case[cases[item.series_id]].append((item, case_statement(item)))
     drawn = {row.series_id for row in shown[:MOST_PICTURES]}
     histories = {id_: list(group) for id_, group in groupby(points, key=lambda point: point.series_id) if id_ in drawn}
     histories = {id_: history for id_, history in histories.items() if len(history) > 1}
@@ -73,11 +74,17 @@ def case_choices(
             row.variant,
             bool(row.suites),
             _svg(row, histories[row.series_id], by_case[row.case], scale) if row.series_id in histories else "",
-            [item for item in by_case[row.case] if item.phase not in ("suspected", "unpaired")],
-            [item for item in by_case[row.case] if item.phase in ("suspected", "unpaired")],
+            [about for _, about in by_case[row.case] if about.kind == StatementKind.CONFIRMED],
+            [about for _, about in by_case[row.case] if about.kind != StatementKind.CONFIRMED],
         )
         for row in shown
     ]
+
+
+def case_statement(item: CaseChange) -> Statement:
+    """What is said of a change in one series."""
+    about = state_change(item.regression_id, item.direction, item.phase, item.ratio, can_confirm=item.can_confirm)
+    return replace(about, series_id=item.series_id)
 
 
 def commit_places(points: Sequence[RecentPoint]) -> dict[int, int]:
@@ -111,23 +118,17 @@ def _levels(series: Sequence[RecentPoint]) -> list[float]:
     return [log(point.median_ns / series[0].median_ns) for point in series]
 
 
-def _svg(row: CaseSeries, points: Sequence[RecentPoint], changes: Sequence[CaseChange], scale: _Scale) -> str:
+def _svg(
+    row: CaseSeries, points: Sequence[RecentPoint], changes: Sequence[tuple[CaseChange, Statement]], scale: _Scale
+) -> str:
     path, before = "", None
     for point, level in zip(points, _levels(points), strict=True):
         # Levels of two environments or cards are never joined.
         here = point.environment_id, point.card_id
         path += f"{'L' if here == before else 'M'}{scale.x(point.commit_id):.0f} {scale.y(level):.1f}"
         before = here
-    marks = {}
-    for item in reversed(changes):
-        if item.head_id in scale.places:
-            tone = "good" if item.direction == ChangeDirection.FASTER else "bad"
-            marks[item.head_id] = "same" if item.phase in ("suspected", "unpaired") else tone
-    bands = "".join(
-        f'<rect class="{tone}" x="{scale.x(id_) - max(scale.step, 4) / 2:.1f}" y="0" '
-        f'width="{max(scale.step, 4):.1f}" height="{HEIGHT:.0f}"/>'
-        for id_, tone in marks.items()
-    )
+    marks = {item.head_id: about for item, about in reversed(changes) if item.head_id in scale.places}
+    bands = "".join(_band(scale.x(id_), max(scale.step, 4.0), about) for id_, about in marks.items())
     moved = change(points[-1].median_ns / points[0].median_ns)
     label = escape(f"{row.case}: {row.variant} {moved} since the first commit shown")
     return (
@@ -137,6 +138,12 @@ def _svg(row: CaseSeries, points: Sequence[RecentPoint], changes: Sequence[CaseC
         f'<text x="{SCALE - 4:.0f}" y="{HEIGHT - 3:.0f}" text-anchor="end">{_percent(scale.low)}</text>'
         f'<path d="{path}"/></svg>'
     )
+
+
+def _band(x: float, width: float, about: Statement) -> str:
+    data = "".join(f' {name}="{escape(value)}"' for name, value in statement_data(about).items() if value)
+    place = f'x="{x - width / 2:.1f}" y="0" width="{width:.1f}" height="{HEIGHT:.0f}"'
+    return f'<rect class="{statement_tone(about)}" {place}{data}/>'
 
 
 def _percent(level: float) -> str:

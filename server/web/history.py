@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.datastructures import URL
 
-from warpwatch.contract.words import ChangePhase
 from warpwatch.db.reads.history import (
     PointRow,
     SeriesChange,
@@ -30,6 +29,7 @@ from warpwatch.server.figures.history_view import HistoryView, HorizontalAxis, V
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary, read_learned
 from warpwatch.server.figures.quantity_figure import quantity_figure, quantity_label
 from warpwatch.server.http.problems import not_found
+from warpwatch.server.verdicts.statements import Statement, state_change
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.operator_frame import KernelTab, OperatorFrame
 from warpwatch.server.web.render import PageScope, Scope, query
@@ -48,14 +48,14 @@ PageNumber = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """One commit of one series. change: ratio to the previous point in the same environment, by the same card.
-    decided: the change that trials found at this commit, which is the newest one that may have caused it."""
+    stated: what is said of the confirmed or suspected change that begins here; without one there is nothing to say."""
 
     variant: str
     commit_sha: str
     point: PointRow | None
     change: float | None
     marks: list[StatusMark]
-    decided: SeriesChange | None = None
+    stated: Statement | None = None
 
 
 @dataclass(slots=True)
@@ -185,6 +185,7 @@ def _history_values(
         "chosen": [history.series.variant for history in histories],
         "lit": [name for name, style in frame.styles.items() if style.is_lit],
         "variants": sorted({row.variant for row in frame.series}, key=variant_order),
+        "stated": {history.series.id: [(item, _state(history, item)) for item in history.changes] for history in shown},
         "environments": environment_facts(histories),
         "environment": environment,
         "choice": choice,
@@ -298,16 +299,21 @@ def table_rows(histories: Iterable[SeriesHistory]) -> list[TableRow]:
             marks.setdefault((mark.ordinal, mark.commit_sha), []).append(mark)
         before: dict[tuple[int, int | None], float] = {}
         variant = history.series.variant
-        decided = {item.head_sha: item for item in history.changes if item.phase != ChangePhase.UNPAIRED and item.ratio}
+        stated = {item.head_sha: _state(history, item) for item in history.changes}
         for point in history.points:
             last = before.get((point.environment_id, point.card_id))
             change = point.median_ns / last if last else None
             own_marks = marks.pop((point.ordinal, point.commit_sha), [])
-            found = decided.get(point.commit_sha)
-            rows.append((point.ordinal, TableRow(variant, point.commit_sha, point, change, own_marks, found)))
+            about = stated.get(point.commit_sha)
+            rows.append((point.ordinal, TableRow(variant, point.commit_sha, point, change, own_marks, about)))
             before[point.environment_id, point.card_id] = point.median_ns
         rows += [(ordinal, TableRow(variant, sha, None, None, rest)) for (ordinal, sha), rest in marks.items()]
     return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
+
+
+def _state(history: SeriesHistory, item: SeriesChange) -> Statement:
+    about = state_change(item.regression_id, item.direction, item.phase, item.ratio)
+    return replace(about, low=item.low, high=item.high, series_id=history.series.id, commit_sha=item.head_sha)
 
 
 def environment_facts(histories: Iterable[SeriesHistory]) -> dict[int, list[tuple[str, str]]]:

@@ -4,7 +4,7 @@ sizes, over devices, and its machine code."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -15,7 +15,7 @@ from warpwatch.contract.measurement import METRICS
 from warpwatch.db.reads.builds import CodeHistory, read_code_history
 from warpwatch.db.reads.code import CaseRow, list_cases, read_operator_entry
 from warpwatch.db.reads.devices import list_devices, list_environments
-from warpwatch.db.reads.operator_cases import count_changes, list_case_series
+from warpwatch.db.reads.operator_cases import count_changes, list_case_changes, list_case_series
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.trends import list_release_times, read_trends
 from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_ceiling, mark_svg
@@ -25,8 +25,10 @@ from warpwatch.server.figures.formats import share, states_figure, variant_order
 from warpwatch.server.figures.kernel_rows import kernel_rows
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
 from warpwatch.server.figures.size_axis import SizeGroup, SizeQuantity, fastest_summary, size_figure, size_groups
+from warpwatch.server.figures.small_multiples import case_statement
 from warpwatch.server.figures.speedups import baseline_of, case_speedups, standings, variant_speedups
 from warpwatch.server.http.problems import not_found
+from warpwatch.server.verdicts.statements import Statement, state_change, worst_statement
 from warpwatch.server.web.choices import Text, choose_bench
 from warpwatch.server.web.history import View, commits_tab
 from warpwatch.server.web.operator_frame import Frame, KernelTab, OperatorFrame, frame_values, read_frame
@@ -134,11 +136,16 @@ def kernels(page: PageScope, device: Text = None, metric: Text = None) -> Respon
     repository, session = page.repository, page.session
     series = list_case_series(session, repository.id, bench.device.id, bench.metric, page.line)
     trends = read_trends(session, repository.id, bench.device.id, bench.metric, page.line)
+    counts = count_changes(session, repository.id, bench.device.id, page.line)
+    changes = list_case_changes(session, repository.id, bench.device.id, page.line) if counts else []
+    worst = {
+        name: worst_statement([case_statement(item) for item in changes if item.operator == name]) for name in counts
+    }
     return page.page(
         "kernels.html",
         json=query("/operators", repository=repository.name),
         bench=bench,
-        rows=kernel_rows(series, count_changes(session, repository.id, bench.device.id, page.line), trends),
+        rows=kernel_rows(series, counts, worst, trends),
         commits=trends.commits,
     )
 
@@ -229,14 +236,20 @@ def swatches(frame: OperatorFrame, names: Sequence[str]) -> list[tuple[str, str,
     return [(name, mark_svg(frame.styles[name], 6, 6), frame.styles[name].is_lit) for name in names]
 
 
-def worst_open(cells: list[OverviewCell]) -> list[OverviewCell]:
-    """The cell of each open regression that shows it most."""
+def worst_open(cells: list[OverviewCell]) -> list[tuple[OverviewCell, Statement]]:
+    """The cell of each open regression that shows it most, with what is said of it there."""
     worst: dict[int, OverviewCell] = {}
     for cell in cells:
         known = worst.get(cell.regression_id or 0)
         if cell.regression_id and (known is None or (cell.regression_ratio or 0) > (known.regression_ratio or 0)):
             worst[cell.regression_id] = cell
-    return list(worst.values())
+    return [(cell, _state(cell)) for cell in worst.values()]
+
+
+def _state(cell: OverviewCell) -> Statement:
+    direction, phase = cell.regression_direction or "", cell.regression_phase or ""
+    about = state_change(cell.regression_id or 0, direction, phase, cell.regression_ratio)
+    return replace(about, series_id=cell.series_id)
 
 
 def heat_row(row: Sequence[OverviewCell | None]) -> list[HeatCell | None]:

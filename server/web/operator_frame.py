@@ -126,7 +126,7 @@ def read_frame(page: Scope, name: str, choice: FrameChoice) -> OperatorFrame:
     listed = [row for row in series if choice.suite in (None, *row.suites) or row.case == choice.case]
     shown = shown_series(listed, variants[0] if len(variants) == 1 else None)
     points = list_recent_points(page.session, [row.series_id for row in shown[:MOST_PICTURES]], page.line)
-    changes = list_case_changes(page.session, operator.id, bench.device.id, page.line)
+    changes = list_case_changes(page.session, page.repository.id, bench.device.id, page.line, operator.id)
     shas = list_shas(page.session, places := commit_places(points))
     ranked = rank_variants(series)
     return OperatorFrame(

@@ -8,7 +8,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
-from httpx import Response
 from sqlalchemy import text
 
 from tests.builders import CASES, Lab
@@ -20,9 +19,9 @@ V2 = ("v2", CASES[0])
 COMMITS = "/kernels/square?tab=commits"
 
 
-def target(answer: Response) -> tuple[str, dict[str, str]]:
+def target(location: str) -> tuple[str, dict[str, str]]:
     """(path, filters) of the address that a redirect leads to."""
-    parts = urlsplit(answer.headers["location"])
+    parts = urlsplit(location)
     return parts.path, dict(parse_qsl(parts.query))
 
 
@@ -43,10 +42,11 @@ def test_the_operator_that_needs_somebody_comes_first(lab: Lab, client: TestClie
     words = re.sub(r"<[^>]+>|\s+", " ", row)
     assert "2.00× v1" in words, "the best variant with its speed-up"
     assert "open" not in words
-    plant(lab, 0, 1, 1.3, [V1])
+    number = plant(lab, 0, 1, 1.3, [V1])
     lab.check(1, {V2: Status.WRONG})
     page = client.get("/kernels").text
-    assert "1 open" in page
+    assert f'href="/regressions/{number}' in page
+    assert "slower" in re.sub(r"<[^>]+>", "", page)
     assert "1 failing" in page
     assert 'class="share-bar"' in page
 
@@ -125,12 +125,12 @@ def test_the_table_colours_what_a_trial_decided_and_nothing_else(lab: Lab, clien
     address = f"{COMMITS}&case={CASES[0]}&variant=v1"
     table = client.get(address).text.split('id="points"')[1]
     assert "×4.00" in table
-    assert re.findall(r"\b(?:slower|faster)\b|delta (?:good|bad)", table) == []
+    assert re.findall(r"\b(?:slower|faster)\b|class=.(?:statement|delta) (?:slower|faster|good|bad)", table) == []
     number = plant(lab, 0, 1, 1.3, [V1])
     for page in (client.get(address).text, client.get(f"{COMMITS}&case={CASES[0]}").text):
         table = page.split('id="points"')[1]
-        (cell,) = re.findall(r'<a class="delta bad" href="/regressions/(\d+)[^>]*>([^<]*)</a>', table)
-        assert (int(cell[0]), cell[1]) == (number, "+30.0\N{THIN SPACE}% slower")
+        (cell,) = re.findall(r'<a class="statement slower" href="/regressions/(\d+)[^>]*>.*?([^<>]*)</a>', table)
+        assert (int(cell[0]), cell[1].removeprefix("&#8239;")) == (number, "+30.0\N{THIN SPACE}% slower")
         assert "faster" not in table
 
 
@@ -151,7 +151,7 @@ def test_a_series_of_an_older_protocol_keeps_its_address(lab: Lab, client: TestC
     newest = max(series_of(lab))
     for number, protocol in ((old, "0"), (newest, None)):
         answer = client.get(f"/history/{number}", follow_redirects=False)
-        assert target(answer)[1].get("protocol") == protocol
+        assert target(answer.headers["location"])[1].get("protocol") == protocol
         assert f'href="/api/v1/history/{number}.csv"' in client.get(f"/history/{number}").text
 
 
@@ -165,14 +165,14 @@ def test_old_addresses_lead_to_the_tab_with_their_filters(lab: Lab, client: Test
     assert answer.status_code in (307, 308)
     chosen = {"repository": "kernels", "case": CASES[0], "variant": "v1", "device": "test-cpu", "metric": "hot"}
     expected = {"tab": "commits", **chosen, "y": "first", "from": "12345678"}
-    assert target(answer) == ("/kernels/square", expected)
+    assert target(answer.headers["location"]) == ("/kernels/square", expected)
     answer = client.get("/history?operator=square&case=a&variant=v1", follow_redirects=False)
-    assert target(answer) == ("/kernels/square", {"tab": "commits", "case": "a", "variant": "v1"})
+    assert target(answer.headers["location"]) == ("/kernels/square", {"tab": "commits", "case": "a", "variant": "v1"})
     answer = client.get("/devices/compare?operator=sq%20u&against=share", follow_redirects=False)
-    assert target(answer) == ("/kernels/sq%20u", {"tab": "devices", "against": "share"})
+    assert target(answer.headers["location"]) == ("/kernels/sq%20u", {"tab": "devices", "against": "share"})
     for query, tab in (("size=n&against=speedup", "sizes"), ("code=registers&arch=sm_90", "code")):
         answer = client.get(f"/kernels/square?{query}", follow_redirects=False)
-        path, filters = target(answer)
+        path, filters = target(answer.headers["location"])
         assert (path, filters.pop("tab"), filters) == ("/kernels/square", tab, dict(parse_qsl(query)))
 
 
