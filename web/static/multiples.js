@@ -29,7 +29,7 @@ list.addEventListener("pointerleave", () => {
 
 // A variant that is drawn in grey has its colour while the reader points at it, in the legend or at any of its marks.
 const marks = () => document.querySelectorAll("[data-variant]");
-function light(name) {
+function lightVariant(name) {
   for (const mark of marks()) {
     mark.toggleAttribute("data-lit", mark.dataset.variant === name);
     for (const shape of mark.querySelectorAll("[data-own]")) {
@@ -40,8 +40,8 @@ function light(name) {
   }
 }
 for (const picture of document.querySelectorAll(".ceilings-picture, .legend")) {
-  picture.addEventListener("pointerover", (event) => light(event.target.closest("[data-variant]")?.dataset.variant));
-  picture.addEventListener("pointerleave", () => light(undefined));
+  picture.addEventListener("pointerover", (event) => lightVariant(event.target.closest("[data-variant]")?.dataset.variant));
+  picture.addEventListener("pointerleave", () => lightVariant(undefined));
 }
 // The case that is shown is in sight in a list that scrolls.
 const chosen = list.querySelector("[aria-current]");
