@@ -191,6 +191,8 @@ def _lines(
     traces: list[Figure] = []
     indexes = {sha: index for index, sha in enumerate(axis.places)}
     cards = card_lines(history)
+    # Time that the card of the point's line would have taken, over the time that the point's own card took.
+    factors = {card_id: exp(-offset) for card_id, (_, offset) in cards.items()}
     heads = list(dict.fromkeys(head for head, _ in cards.values()))
     named: set[int | None] = set()
     for environment, card in dict.fromkeys((row.environment_id, cards[row.card_id][0]) for row in history.points):
@@ -202,14 +204,15 @@ def _lines(
             "legendgroup": str(history.series.id),
             "line": {"color": style.colour, "width": 0},
         }
+        placed = [(point, factors[point.card_id]) for point in points]
         low = {
             **shared,
             "mode": "lines",
-            "y": [scale.of(history, point, point.low_ns * _share_of(cards, point)) for point in points],
+            "y": [scale.of(history, point, point.low_ns * factor) for point, factor in placed],
             "hoverinfo": "skip",
             "showlegend": False,
         }
-        heights = [scale.of(history, point, point.high_ns * _share_of(cards, point)) for point in points]
+        heights = [scale.of(history, point, point.high_ns * factor) for point, factor in placed]
         high = {**low, "y": heights, "fill": "tonexty", "fillcolor": faint(style.colour, 0.18 if style.is_lit else 0.0)}
         remarks = [_remark(point) + _card_remark(history, cards, point) for point in points]
         kinds = list(dict.fromkeys(remarks))
@@ -217,7 +220,7 @@ def _lines(
             **shared,
             "mode": "lines+markers" if has_markers else "lines",
             "x": [axis.places[point.commit_sha] for point in points],
-            "y": [scale.of(history, point, point.median_ns * _share_of(cards, point)) for point in points],
+            "y": [scale.of(history, point, point.median_ns * factor) for point, factor in placed],
             "name": escape(history.series.variant) + _card_label(history, heads, card),
             "showlegend": (is_named or len(heads) > 1) and card not in named,
             "legendrank": 1 if style.is_lit else 2,
@@ -239,11 +242,6 @@ def _lines(
         named.add(card)
         traces += [low, high, median]
     return traces
-
-
-def _share_of(cards: CardLines, point: PointRow) -> float:
-    """Time that the card of the point's line would have taken, over the time that the point's own card took."""
-    return exp(-cards[point.card_id][1])
 
 
 def _card_label(history: SeriesHistory, heads: Sequence[int | None], card_id: int | None) -> str:

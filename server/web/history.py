@@ -167,7 +167,10 @@ def _history_values(
     """The chart of the histories, of their times or of another quantity, and a page of the table."""
     environment, view, quantity = choice.environment, choice.view, choice.quantity
     shown = [only_environment(history, environment) for history in histories]
-    rows = pivot(in_range(table_rows(shown), shown, view))
+    rows = in_range(table_rows(shown), shown, view)
+    commits = list(dict.fromkeys(row.commit_sha for row in rows))
+    # Only the shown page is put together: a history has hundreds of commits.
+    on_page = set(commits[ROWS * (choice.page - 1) : ROWS * choice.page])
     noise: dict[int, list[NoiseSummary]] = {history.series.id: [] for history in histories}
     for history in histories:
         if frame.styles[history.series.variant].is_lit:
@@ -193,9 +196,9 @@ def _history_values(
         "label": label,
         "sampled": None if samples is None else len(samples),
         "learned": {id_: next(iter(rows_), None) for id_, rows_ in noise.items()},
-        "rows": rows[ROWS * (choice.page - 1) : ROWS * choice.page],
-        "row_count": len(rows),
-        "row_pages": row_pages(page.request.url, choice.page, len(rows)),
+        "rows": pivot(row for row in rows if row.commit_sha in on_page),
+        "row_count": len(commits),
+        "row_pages": row_pages(page.request.url, choice.page, len(commits)),
     }
 
 

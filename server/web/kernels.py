@@ -388,13 +388,13 @@ def code_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, 
     assert frame.bench is not None
     operator, key = frame.operator, frame.bench.device.key
     history = read_code_history(page.session, operator.id, operator.name, key, choice.arch)
+    filters = {"repository": page.repository.name, "device": key, "arch": history.arch}
+    json = query(f"/operators/{operator.name}/code", **filters)
     if not history.commits:
-        return {"json": None, "code": None}
+        return {"json": json, "code": None}
     is_gpu = (history.arch or "").startswith("sm_")
     available = [name for name in QUANTITIES if is_gpu or name in ("code_bytes", "compile_seconds")]
     chosen = choice.code if choice.code in available else available[0]
     figure, left_out = code_figure(history, chosen, page.repository.name)
-    filters = {"repository": page.repository.name, "device": key, "arch": history.arch}
-    json = query(f"/operators/{operator.name}/code", **filters)
     quantities = [(name, QUANTITIES[name]) for name in available]
     return {"json": json, "code": CodeView(history, figure, left_out, chosen, quantities, json)}
