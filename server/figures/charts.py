@@ -30,10 +30,10 @@ from warpwatch.server.figures.formats import (
     unit_of,
 )
 from warpwatch.server.figures.history_layers import noise_bands, sample_strips
-from warpwatch.server.figures.history_marks import FASTER, HOVER, SAME, SLOWER, change_bands, side_points
+from warpwatch.server.figures.history_marks import HOVER, SAME, change_bands, side_points
 from warpwatch.server.figures.history_view import CommitAxis, HeightScale, HistoryView, axis_of, card_lines, scale_of
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
-from warpwatch.server.figures.palette import PALETTE, faint, variant_colour
+from warpwatch.server.figures.palette import PALETTE, VariantStyle, faint, variant_styles
 
 Figure = dict[str, Any]
 DEFAULT_VIEW = HistoryView()
@@ -53,8 +53,12 @@ SYMBOLS = {
 }
 
 CardLines = Mapping[int | None, tuple[int | None, float]]
-_DASHES = ("solid", "dash", "dot", "dashdot")
-"""Of the lines of several cards in one environment."""
+Styles = Mapping[str, VariantStyle]
+_CARD_DASHES = ("solid", "dash", "dot", "dashdot")
+"""Of the lines of several cards in one environment; of a single card, the line has the dash of its variant."""
+LABEL_ROOM = 0.06
+"""Share of the height that the labels of changes take above the lines; the script of the page makes room for more rows.
+"""
 MANY_POINTS = 600
 """From here on lines have no markers: each marker is an element that moves when the reader pans, a line is one."""
 
@@ -65,23 +69,31 @@ def history_figure(
     view: HistoryView = DEFAULT_VIEW,
     noise: Mapping[int, Sequence[NoiseSummary]] | None = None,
     samples: Mapping[int, Sequence[float]] | None = None,
+    styles: Styles | None = None,
 ) -> Figure:
     """Medians with their 95 % intervals over the commits that were measured, one line per series, environment
     and card; cards that agree share one.
 
     Statuses other than ok are drawn in a strip below the lines. steps: level shifts per series id. noise: what may be
-    indistinguishable, per series id. samples: of the points whose distribution is drawn, per point id.
+    indistinguishable, per series id. samples: of the points whose distribution is drawn, per point id. styles: of the
+    operator's variants.
     """
     axis, scale = axis_of(histories, view), scale_of(histories, view)
+    styles = styles or variant_styles(history.series.variant for history in histories)
+    lit = [history for history in histories if styles[history.series.variant].is_lit]
     traces: list[Figure] = []
     if noise:
-        traces += noise_bands(histories, noise, axis, scale)
+        traces += noise_bands(lit, noise, axis, scale, styles)
     has_markers = sum(len(history.points) for history in histories) < MANY_POINTS
-    for history in histories:
-        traces += _lines(history, axis, scale, several=len(histories) > 1, has_markers=has_markers)
+    # The legend explains the marks below the lines; without the name of the line it would name those alone.
+    is_named = len(histories) > 1 or any(history.marks for history in histories)
+    # Grey lines lie below the coloured ones.
+    for history in sorted(histories, key=lambda history: styles[history.series.variant].is_lit):
+        style = styles[history.series.variant]
+        traces += _lines(history, axis, scale, style, is_named=is_named, has_markers=has_markers)
     if samples:
-        traces += sample_strips(histories, samples, axis, scale)
-    traces += _steps(histories, steps or {}, axis, scale)
+        traces += sample_strips(lit, samples, axis, scale, styles)
+    traces += _steps(lit, steps or {}, axis, scale)
     traces += side_points(histories, axis, scale)
     strip, rows = _status_strip(histories, axis)
     return {"data": traces + strip, "layout": _history_layout(histories, axis, scale, view, rows)}
@@ -95,7 +107,7 @@ def _history_layout(
     layout = plain_layout()
     layout["yaxis"] |= {
         "title": {"text": scale.title},
-        "domain": [floor, 1],
+        "domain": [floor, 1 - LABEL_ROOM if any(history.changes for history in histories) else 1],
         "type": "log" if view.log_scale else "linear",
     }
     if view.log_scale:
@@ -163,17 +175,24 @@ def _commits(histories: Sequence[SeriesHistory], axis: CommitAxis) -> list[list[
 
 
 def _lines(
-    history: SeriesHistory, axis: CommitAxis, scale: HeightScale, *, several: bool, has_markers: bool
+    history: SeriesHistory,
+    axis: CommitAxis,
+    scale: HeightScale,
+    style: VariantStyle,
+    *,
+    is_named: bool,
+    has_markers: bool,
 ) -> list[Figure]:
     """Three traces per environment and card: both ends of the interval, without the places that they share with the
     median; and the median, whose `meta` says what tooltips show besides the commit.
 
     Cards that agree have one line: their points stand where the card of that line would have measured them.
     """
-    colour = variant_colour(history.series.variant)
     traces: list[Figure] = []
     indexes = {sha: index for index, sha in enumerate(axis.places)}
     cards = card_lines(history)
+    # Time that the card of the point's line would have taken, over the time that the point's own card took.
+    factors = {card_id: exp(-offset) for card_id, (_, offset) in cards.items()}
     heads = list(dict.fromkeys(head for head, _ in cards.values()))
     named: set[int | None] = set()
     for environment, card in dict.fromkeys((row.environment_id, cards[row.card_id][0]) for row in history.points):
@@ -183,29 +202,36 @@ def _lines(
         shared = {
             "type": "scatter",
             "legendgroup": str(history.series.id),
-            "line": {"color": colour, "width": 0},
+            "line": {"color": style.colour, "width": 0},
         }
+        placed = [(point, factors[point.card_id]) for point in points]
         low = {
             **shared,
             "mode": "lines",
-            "y": [scale.of(history, point, point.low_ns * _share_of(cards, point)) for point in points],
+            "y": [scale.of(history, point, point.low_ns * factor) for point, factor in placed],
             "hoverinfo": "skip",
             "showlegend": False,
         }
-        heights = [scale.of(history, point, point.high_ns * _share_of(cards, point)) for point in points]
-        high = {**low, "y": heights, "fill": "tonexty", "fillcolor": faint(colour)}
+        heights = [scale.of(history, point, point.high_ns * factor) for point, factor in placed]
+        high = {**low, "y": heights, "fill": "tonexty", "fillcolor": faint(style.colour, 0.18 if style.is_lit else 0.0)}
         remarks = [_remark(point) + _card_remark(history, cards, point) for point in points]
         kinds = list(dict.fromkeys(remarks))
         median = {
             **shared,
             "mode": "lines+markers" if has_markers else "lines",
             "x": [axis.places[point.commit_sha] for point in points],
-            "y": [scale.of(history, point, point.median_ns * _share_of(cards, point)) for point in points],
+            "y": [scale.of(history, point, point.median_ns * factor) for point, factor in placed],
             "name": escape(history.series.variant) + _card_label(history, heads, card),
-            "showlegend": (several or len(heads) > 1) and card not in named,
-            "line": {"color": colour, "width": 2, "dash": _DASHES[heads.index(card) % len(_DASHES)]},
-            "marker": {"size": 6, "color": colour},
+            "showlegend": (is_named or len(heads) > 1) and card not in named,
+            "legendrank": 1 if style.is_lit else 2,
+            "line": {
+                "color": style.colour,
+                "width": 2 if style.is_lit else 1,
+                "dash": style.dash if len(heads) == 1 else _CARD_DASHES[heads.index(card) % len(_CARD_DASHES)],
+            },
+            "marker": {"size": 6 if style.is_lit else 4, "color": style.colour, "symbol": style.symbol},
             "meta": {
+                "own": style.own,
                 "commits": [indexes[point.commit_sha] for point in points],
                 "times": [[rounded(ns) for ns in (point.median_ns, point.low_ns, point.high_ns)] for point in points],
                 "remarks": kinds,
@@ -216,11 +242,6 @@ def _lines(
         named.add(card)
         traces += [low, high, median]
     return traces
-
-
-def _share_of(cards: CardLines, point: PointRow) -> float:
-    """Time that the card of the point's line would have taken, over the time that the point's own card took."""
-    return exp(-cards[point.card_id][1])
 
 
 def _card_label(history: SeriesHistory, heads: Sequence[int | None], card_id: int | None) -> str:
@@ -258,39 +279,29 @@ def _steps(
     axis: CommitAxis,
     scale: HeightScale,
 ) -> list[Figure]:
-    """A labelled triangle on the first point after every level shift that is shown; one trace per direction, and one
-    each, in grey, for those at which no code changed."""
+    """A pale mark on the first point after every level shift that no trial has decided; one trace for those at which
+    code changed, one for those at which none did."""
+    shifts = [
+        (history, point, step)
+        for history in histories
+        for step in steps.get(history.series.id, ())
+        for point in {point.commit_sha: point for point in history.points}.values()
+        if point.commit_sha == step.head_sha and not _is_decided(history, step)
+    ]
     traces: list[Figure] = []
-    for direction, symbol, colour, place in (
-        ("slower", "triangle-up", SLOWER, "top center"),
-        ("faster", "triangle-down", FASTER, "bottom center"),
-    ):
-        shifts = [
-            (history, point, step)
-            for history in histories
-            for step in steps.get(history.series.id, ())
-            for point in {point.commit_sha: point for point in history.points}.values()
-            if point.commit_sha == step.head_sha
-            and (step.ratio > 1) == (direction == "slower")
-            and not _is_decided(history, step)
-        ]
-        for name, is_grey in ((f"level shift, {direction}", False), (f"{direction}, same code", True)):
-            shown = [item for item in shifts if (item[2].is_code_changed is False) == is_grey]
-            if not shown:
-                continue
+    for name, symbol, is_same in (("shift", "diamond-open", False), ("shift, same code", "circle-open", True)):
+        shown = [item for item in shifts if (item[2].is_code_changed is False) == is_same]
+        if shown:
             traces.append(
                 {
                     "type": "scatter",
-                    "mode": "markers" if is_grey else "markers+text",
+                    "mode": "markers",
                     "name": name,
                     "cliponaxis": False,
                     "hovertemplate": HOVER,
                     "x": [axis.places[point.commit_sha] for _, point, _ in shown],
                     "y": [scale.of(history, point) for history, point, _ in shown],
-                    "text": [change(step.ratio) for _, _, step in shown],
-                    "textposition": place,
-                    "textfont": {"color": colour, "size": 12},
-                    "marker": {"symbol": symbol, "size": 11, "color": SAME if is_grey else colour},
+                    "marker": {"symbol": symbol, "size": 13, "color": SAME, "line": {"width": 1.5}},
                     "customdata": [_step_hover(history, point, step) for history, point, step in shown],
                 }
             )
@@ -312,7 +323,7 @@ def _step_hover(history: SeriesHistory, point: PointRow, step: LevelShift) -> li
         _commit_address(history, point.commit_sha),
         short(point.commit_sha),
         escape(_shortened(point.subject)),
-        f"{escape(history.series.variant)}, level shift in {short(step.base_sha)}..{short(step.head_sha)}",
+        f"{escape(history.series.variant)}, shift in {short(step.base_sha)}..{short(step.head_sha)}",
         change(step.ratio),
         "same code at both ends: noise or the machine"
         if step.is_code_changed is False

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from html import escape
 
 from warpwatch.db.reads.devices import DeviceRow
-from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.server.figures.charts import Figure, plain_layout
 from warpwatch.server.figures.formats import change, duration, natural, plural, share, unit_of
 from warpwatch.server.figures.palette import PALETTE
 from warpwatch.server.figures.size_axis import TITLES, SizeQuantity
-from warpwatch.server.figures.speedups import case_speedups
+from warpwatch.server.figures.speedups import TimedSeries, case_speedups
 
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star", "triangle-down", "pentagon")
 MOST_TICKED = 50
@@ -25,7 +24,7 @@ MOST_CASES = 30
 class DeviceTime:
     """The time of one case on one device. speedup: over the baseline there; ratio: over the fastest device."""
 
-    cell: OverviewCell
+    cell: TimedSeries
     speedup: float | None
     ratio: float = 1.0
 
@@ -36,7 +35,7 @@ class DeviceCells:
 
     device: DeviceRow
     metric: str
-    cells: list[OverviewCell]
+    cells: Sequence[TimedSeries]
 
 
 @dataclass(frozen=True, slots=True)

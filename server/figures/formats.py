@@ -63,6 +63,14 @@ KIND_NAMES = {"compare": "A/B"}
 ORIGIN_NAMES = {"cli": "CLI", "api": "API", "ci": "CI", "judge": "Warpwatch", "confirm": "Warpwatch"}
 """Shown instead of the stored word; any other word is shown as it is."""
 _COMPILER_ERROR = re.compile(r"\b(fatal )?error(:| #|\s+[A-Z]+\d+:)")
+_NUMBER = r"\d[\d.,]*"
+_MEASURED = re.compile(
+    rf"{_NUMBER}\s*(?:ns|µs|us|ms|s|seconds?|minutes?|[kMG]B|%|percent|TFLOPs?|GFLOPs?|times)(?![\w/])"
+    rf"|{_NUMBER}\s*[%×](?!\s*\d)|{_NUMBER}\s*x\b(?!\s*\d)|\d[\d.]*e[-−]?\d"
+    r"|\b(?:half|halves|thirds?|quarters?|fourths?|fifths?|tenths?|twice|thrice)\b"
+    r"|\b(?:two|three|four|five|six|ten) times (?:as|faster|slower|the)\b",
+    re.IGNORECASE,
+)
 _SHARES = ("steal", "idle", "pressure")
 """Readings of the host that are shares of one."""
 
@@ -364,6 +372,12 @@ def headline(message: str) -> str:
     if lines[0].startswith("Traceback"):
         return lines[-1]
     return next((line.strip() for line in lines if _COMPILER_ERROR.search(line)), lines[0])
+
+
+def states_figure(text: str) -> bool:
+    """Whether a text states something measured, such as "82 µs" or "a third of v1's time". Sizes such as 128 x 128,
+    names such as f32 and counts of a kernel's own steps are not measured."""
+    return _MEASURED.search(text) is not None
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:

@@ -11,7 +11,7 @@ from warpwatch.db.reads.history import PointRow, SeriesHistory
 from warpwatch.server.figures.formats import share
 from warpwatch.server.figures.history_view import CommitAxis, HeightScale, card_lines, floor_of
 from warpwatch.server.figures.noise_summary import NoiseSummary
-from warpwatch.server.figures.palette import faint, variant_colour
+from warpwatch.server.figures.palette import VariantStyle, faint
 
 Figure = dict[str, Any]
 MOST_DETECTABLE = 0.5
@@ -28,11 +28,12 @@ def noise_bands(
     noise: Mapping[int, Sequence[NoiseSummary]],
     axis: CommitAxis,
     scale: HeightScale,
+    styles: Mapping[str, VariantStyle],
 ) -> list[Figure]:
     """A band around each level of each series: one more run inside it could not be told from the level."""
     traces: list[Figure] = []
     for history in histories:
-        colour = variant_colour(history.series.variant)
+        colour = styles[history.series.variant].colour
         for summary in noise.get(history.series.id, ()):
             if summary.detectable > MOST_DETECTABLE:
                 continue
@@ -85,6 +86,7 @@ def sample_strips(
     samples: Mapping[int, Sequence[float]],
     axis: CommitAxis,
     scale: HeightScale,
+    styles: Mapping[str, VariantStyle],
 ) -> list[Figure]:
     """Every point's samples beside each other: one trace per series. samples: in nanoseconds, by point id."""
     traces: list[Figure] = []
@@ -106,7 +108,7 @@ def sample_strips(
                     "name": escape(f"samples of {history.series.variant}"),
                     "x": x,
                     "y": y,
-                    "marker": {"size": 3, "color": variant_colour(history.series.variant), "opacity": 0.5},
+                    "marker": {"size": 3, "color": styles[history.series.variant].colour, "opacity": 0.5},
                     "hoverinfo": "skip",
                     "showlegend": False,
                 }

@@ -21,6 +21,7 @@ HOVER = (
     "<b>%{customdata[4]}</b> %{customdata[5]}<extra></extra>"
 )
 """The first custom value is the address that a click opens."""
+NOTHING = "\N{ZERO WIDTH SPACE}"
 MOST_BANDS = 60
 """Bands are drawn again with every frame while the reader pans; the list below the chart has all changes."""
 _STEP, _REACH = 0.22, 0.88
@@ -28,8 +29,8 @@ _STEP, _REACH = 0.22, 0.88
 
 
 def change_bands(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[list[Figure], list[Figure]]:
-    """A band from base to head of the worst confirmed changes, open ones first, and its label, which leads to the
-    regression."""
+    """A band from base to head of the worst changes, open ones first, and its label, which leads to the regression.
+    Changes that no trial has decided are grey."""
     before, behind = axis.ends
     worst: dict[int, SeriesChange] = {}
     for history in histories:
@@ -50,6 +51,8 @@ def change_bands(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[
         start = starts[base] if base >= 0 else before
         end = ends[head] if head < len(ends) else behind
         colour = FASTER if item.direction == ChangeDirection.FASTER else SLOWER
+        if item.phase == ChangePhase.UNPAIRED:
+            colour = SAME
         is_ended = item.phase in ENDED
         address = f"/regressions/{item.regression_id}"
         shapes.append(
@@ -73,9 +76,10 @@ def change_bands(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[
                 "x": (start + end) / 2,
                 "xref": "x",
                 "y": 1,
-                "yref": "y domain",
+                "yref": "paper",
                 "yanchor": "top",
-                "text": f'<a href="{address}" style="color:{colour}">{escape(label_of(item))}</a>',
+                # The chart library wraps a label that is a link and nothing else in a second link, without a name.
+                "text": f'<a href="{address}" style="color:{colour}">{escape(label_of(item))}</a>{NOTHING}',
                 "showarrow": False,
                 "font": {"size": 12, "color": colour},
             }
@@ -84,8 +88,9 @@ def change_bands(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[
 
 
 def label_of(item: SeriesChange) -> str:
-    """+21.7 % #7; the list below the chart says what became of it."""
-    return f"{change(item.ratio) or item.direction} #{item.regression_id}"
+    """+21.7 % #7, or suspected +8.0 % #4; the list below the chart says what became of it."""
+    suspected = "suspected " if item.phase == ChangePhase.UNPAIRED else ""
+    return f"{suspected}{change(item.ratio) or item.direction} #{item.regression_id}"
 
 
 def _severity(item: SeriesChange) -> float:

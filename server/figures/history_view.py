@@ -13,7 +13,8 @@ from warpwatch.server.figures.formats import rounded, short, unit_of
 from warpwatch.server.verdicts.cards import join_cards, offsets_of
 
 Figure = dict[str, Any]
-MAX_TICKS = 8
+MAX_TICKS = 14
+"""Commits that are labelled; the script of the page leaves out those that find no room."""
 SHORTEST_PREFIX = 4
 _PAD, _DATE_PAD = 0.6, 0.02
 """Room at both ends of the axis: in places of commits, or as a share of the shown time."""

@@ -14,11 +14,13 @@ from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.db.trends import TrendCell, TrendCommit, TrendGrid
 from warpwatch.server.figures.formats import change, direction, plural, variant_order
 from warpwatch.server.figures.sparklines import trend_sparkline
-from warpwatch.server.figures.speedups import baseline_of, variant_speedups
+from warpwatch.server.figures.speedups import TimedCell, baseline_of, variant_speedups
 
 LEAST_SPAN = log(1.05)
 """Height of a sparkline at least, so that noise does not look like a cliff."""
 CHECKS = ("pass", "fail", "not_applicable", "not_run")
+LEAST_SPEEDUP = 1.005
+"""A smaller one would read 1.00×."""
 HEATS = (0.03, 0.10, 0.25, 1.0)
 """Changes from which the colour of the heat map grows; the first is what counts as a change at all."""
 
@@ -33,6 +35,12 @@ class BestVariant:
     speedup: float | None
     baseline: str
     share: float | None
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether its speed-up is worth a figure: the fastest variant of most cases may lose to the baseline in the
+        median of all."""
+        return self.speedup is not None and self.name != self.baseline and self.speedup >= LEAST_SPEEDUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,7 @@ def _summary(
         operator,
         len({cell.case for cell in cells}),
         len({cell.variant for cell in cells}),
-        _sparkline(operator, row),
+        operator_sparkline(operator, row),
         best_variant(cells),
         max((cell for cell in cells if cell.regression_id), key=_severity, default=None),
         check_counts(cells),
@@ -102,11 +110,11 @@ def check_counts(cells: Sequence[OverviewCell]) -> dict[str, int]:
     return {name: counts[name] for name in CHECKS}
 
 
-def best_variant(cells: Sequence[OverviewCell]) -> BestVariant | None:
+def best_variant(cells: Sequence[TimedCell]) -> BestVariant | None:
     """The variant that is the fastest of most cases, among those whose newest check has not failed; None without a
     time."""
     timed = [cell for cell in cells if cell.median_ns and cell.check_status in (None, "ok")]
-    fastest: dict[str, OverviewCell] = {}
+    fastest: dict[str, TimedCell] = {}
     for cell in timed:
         known = fastest.get(cell.case)
         if known is None or (cell.median_ns or 0) < (known.median_ns or 0):
@@ -155,7 +163,7 @@ def levels(row: Sequence[TrendCell | None]) -> list[list[tuple[int, float]]]:
     return pieces
 
 
-def _sparkline(operator: str, row: Sequence[TrendCell | None]) -> str:
+def operator_sparkline(operator: str, row: Sequence[TrendCell | None]) -> str:
     """The geometric mean of an operator's series over the commits; empty without a point."""
     pieces = levels(row)
     if not pieces:

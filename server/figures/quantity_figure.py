@@ -1,5 +1,5 @@
 """The chart of what variants took or got beside their time: memory or energy of a call, error over what is tolerated,
-or the compile time of their library."""
+the compile time of their library, or how they stand against the best other variant."""
 
 from __future__ import annotations
 
@@ -14,24 +14,33 @@ from warpwatch.server.figures.charts import plain_layout
 from warpwatch.server.figures.formats import absolute, energy_unit, joules, plural, rounded, seconds, share, short, size
 from warpwatch.server.figures.history_marks import HOVER
 from warpwatch.server.figures.history_view import Figure, HistoryView, make_axis
-from warpwatch.server.figures.palette import variant_colour
+from warpwatch.server.figures.palette import VariantStyle, variant_styles
 
 TITLES = {
     Quantity.MEMORY: "memory of a call",
     Quantity.ERROR: "largest error, % of what is tolerated",
     Quantity.COMPILE: "compile time of the library",
     Quantity.ENERGY: "energy of a call",
+    Quantity.BEST: "% of the best other variant's speed",
 }
+_EVEN = {"width": 1, "dash": "dash", "color": "#8a9097"}
+"""The line at which a variant is as fast as the best other one."""
 _BYTE_UNITS = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
 def quantity_figure(
-    rows: Mapping[str, Sequence[QuantityRow]], quantity: Quantity, view: HistoryView, repository: str
+    rows: Mapping[str, Sequence[QuantityRow]],
+    quantity: Quantity,
+    view: HistoryView,
+    repository: str,
+    styles: Mapping[str, VariantStyle] | None = None,
 ) -> Figure:
     """One line per variant over the commits at which its quantity is known, with a gap between two environments.
 
-    rows: by variant, oldest first.
+    rows: by variant, oldest first. styles: of the operator's variants.
     """
+    own = variant_styles(rows)
+    styles = {name: (styles or {}).get(name, own[name]) for name in rows}
     known = [row for own in rows.values() for row in own]
     axis = make_axis(
         {row.commit_sha: row.ordinal for row in known}, {row.commit_sha: row.authored_at for row in known}, view
@@ -43,6 +52,8 @@ def quantity_figure(
     if not view.log_scale:
         layout["yaxis"]["rangemode"] = "tozero"
     layout["xaxis"] |= axis.layout()
+    if quantity is Quantity.BEST:
+        layout["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 100, "y1": 100, "line": _EVEN}]
     # The script of the page writes the shown range into the address, as commits.
     layout["meta"] = {"commits": [[place, sha, "", ""] for sha, place in axis.places.items()], "query": query}
     return {
@@ -54,8 +65,14 @@ def quantity_figure(
                 "showlegend": len(rows) > 1,
                 "x": [axis.places[row.commit_sha] if row else None for row in points],
                 "y": [rounded(row.value * factor) if row else None for row in points],
-                "line": {"color": variant_colour(variant), "width": 2, "shape": "hv"},
-                "marker": {"size": 6, "color": variant_colour(variant)},
+                "line": {
+                    "color": styles[variant].colour,
+                    "width": 2 if styles[variant].is_lit else 1,
+                    "shape": "hv",
+                    "dash": styles[variant].dash,
+                },
+                "marker": {"size": 6, "color": styles[variant].colour, "symbol": styles[variant].symbol},
+                "meta": {"own": styles[variant].own},
                 "customdata": [_hover(row, variant, quantity, query) if row else None for row in points],
                 "hovertemplate": HOVER,
             }
@@ -96,7 +113,7 @@ def write_quantity(value: float, quantity: Quantity) -> str:
 
 def _scale(quantity: Quantity, most: float) -> tuple[float, str]:
     """(what a value is multiplied by, title of the axis)."""
-    if quantity is Quantity.ERROR:
+    if quantity in (Quantity.ERROR, Quantity.BEST):
         return 100.0, TITLES[quantity]
     if quantity is Quantity.COMPILE:
         return 1.0, f"{TITLES[quantity]}, s"

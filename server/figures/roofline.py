@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import log10
 
 from warpwatch.server.figures.charts import Figure, plain_layout
 from warpwatch.server.figures.formats import duration, quantity, variant_order
-from warpwatch.server.figures.palette import variant_colour
+from warpwatch.server.figures.palette import VariantStyle, variant_styles
 
 _HOVER = "<b>%{fullData.name}</b> %{customdata[1]}<br>%{y:.3s}FLOP/s, %{customdata[2]}<extra></extra>"
 LEAST_ARROW = 0.03
@@ -37,8 +37,12 @@ class RooflinePoint:
     before_ns: float | None = None
 
 
-def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) -> Figure:
-    """FLOP/s over FLOP per byte, below the ceilings measured on the device. Arrows start at earlier times."""
+def roofline_figure(
+    points: Sequence[RooflinePoint], peaks: dict[str, float], styles: Mapping[str, VariantStyle] | None = None
+) -> Figure:
+    """FLOP/s over FLOP per byte, below the ceilings measured on the device. Arrows start at earlier times. styles: of
+    the operator's variants."""
+    styles = styles or variant_styles(point.variant for point in points)
     usable = [point for point in points if point.flops and point.bytes]
     intensities = [point.flops / point.bytes for point in usable]
     low, high = (min(intensities) / 4, max(intensities) * 4) if intensities else (0.1, 10.0)
@@ -49,6 +53,7 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
     traces += [
         _marks(
             variant,
+            styles[variant],
             sorted((point for point in usable if point.variant == variant), key=lambda point: point.direction != "fwd"),
         )
         for variant in variants
@@ -56,23 +61,24 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
     layout = plain_layout()
     layout["xaxis"] |= {"type": "log", "title": {"text": "FLOP per byte"}, "dtick": 1 if high / low > 300 else "D2"}
     layout["yaxis"] |= {"type": "log", "title": {"text": "FLOP/s"}, "exponentformat": "SI extended", "dtick": 1}
-    layout["annotations"] = _arrows(usable)
+    layout["annotations"] = _arrows(usable, styles)
     if copy and ceilings:
         layout["annotations"] += _labels(ceilings, copy, low, high)
         layout["xaxis"]["range"] = [log10(low), log10(high)]
     return {"data": traces, "layout": layout}
 
 
-def _marks(variant: str, points: Sequence[RooflinePoint]) -> Figure:
+def _marks(variant: str, style: VariantStyle, points: Sequence[RooflinePoint]) -> Figure:
     return {
         "type": "scatter",
         "mode": "markers",
         "name": escape(variant),
         "marker": {
             "size": 9,
-            "color": variant_colour(variant),
-            "symbol": [SYMBOLS.get(point.direction, "circle") for point in points],
+            "color": style.colour,
+            "symbol": [SYMBOLS.get(point.direction, "circle") + style.filling for point in points],
         },
+        "meta": {"own": style.own},
         "x": [point.flops / point.bytes for point in points],
         "y": [point.flops / point.median_ns * 1e9 for point in points],
         "customdata": [[point.href, escape(point.case), _times(point)] for point in points],
@@ -137,7 +143,7 @@ def _labels(ceilings: dict[str, float], copy: float, low: float, high: float) ->
     return [{**label, "name": "ceiling", "showarrow": False, "font": {"size": 11}} for label in labels]
 
 
-def _arrows(points: Sequence[RooflinePoint]) -> list[Figure]:
+def _arrows(points: Sequence[RooflinePoint], styles: Mapping[str, VariantStyle]) -> list[Figure]:
     """An arrow from the earlier to the newest rate of each point, where they differ by more than 3 %."""
     return [
         {
@@ -154,7 +160,7 @@ def _arrows(points: Sequence[RooflinePoint]) -> list[Figure]:
             "arrowhead": 2,
             "arrowsize": 1.2,
             "arrowwidth": 1.5,
-            "arrowcolor": variant_colour(point.variant),
+            "arrowcolor": styles[point.variant].colour,
         }
         for point in points
         if point.before_ns and abs(point.before_ns / point.median_ns - 1) > LEAST_ARROW

@@ -12,11 +12,10 @@ from math import exp, log, prod
 from typing import Any
 
 from warpwatch.db.reads.code import CaseRow
-from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.server.figures.charts import Figure, plain_layout
 from warpwatch.server.figures.formats import duration, natural, significant, unit_of, variant_order
-from warpwatch.server.figures.palette import variant_colour
-from warpwatch.server.figures.speedups import case_speedups
+from warpwatch.server.figures.palette import VariantStyle, variant_styles
+from warpwatch.server.figures.speedups import TimedSeries, case_speedups
 
 LOG_SPREAD = 8
 """From this ratio of the largest to the smallest size on the axis is logarithmic."""
@@ -38,7 +37,7 @@ class SizePoint:
     value: float
     text: str
     case: str
-    cells: dict[str, OverviewCell]
+    cells: dict[str, TimedSeries]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,9 @@ class Crossover:
     loser: str
 
 
-def size_groups(cases: Sequence[CaseRow], cells: Sequence[OverviewCell]) -> dict[str, list[SizeGroup]]:
+def size_groups(cases: Sequence[CaseRow], cells: Sequence[TimedSeries]) -> dict[str, list[SizeGroup]]:
     """Groups of at least two timed cases, by the name of the size that varies; the group with most cases first."""
-    timed: dict[str, dict[str, OverviewCell]] = defaultdict(dict)
+    timed: dict[str, dict[str, TimedSeries]] = defaultdict(dict)
     for cell in cells:
         # The time of a wrong result says nothing about a correct kernel.
         if cell.median_ns and cell.check_status in (None, "ok"):
@@ -107,7 +106,8 @@ def _text(size: Any) -> str:
 def _rest(case: CaseRow, name: str) -> str:
     sizes = [f"{other}={_text(size)}" for other, size in case.sizes.items() if other != name]
     layout = [] if case.layout == "contiguous" else [case.layout]
-    return ",".join([*sizes, case.precision, case.direction, *layout])
+    # Imported cases may have neither a precision nor a direction.
+    return ",".join(part for part in (*sizes, case.precision, case.direction, *layout) if part)
 
 
 def crossovers(group: SizeGroup) -> list[Crossover]:
@@ -145,11 +145,16 @@ def fastest_summary(group: SizeGroup, size: str) -> str:
     return f"{fastest} is the fastest at every size"
 
 
-def size_figure(group: SizeGroup, size: str, quantity: SizeQuantity) -> Figure:
-    """One line per variant over the size; dotted lines where the fastest variant changes."""
+def size_figure(
+    group: SizeGroup, size: str, quantity: SizeQuantity, styles: Mapping[str, VariantStyle] | None = None
+) -> Figure:
+    """One line per variant over the size; dotted lines where the fastest variant changes. styles: of the operator's
+    variants."""
+    styles = styles or variant_styles(group.variants)
     scale, unit = unit_of(max(cell.median_ns or 0 for point in group.points for cell in point.cells.values()))
     traces = []
-    for variant in group.variants:
+    for variant in sorted(group.variants, key=lambda name: styles[name].is_lit):
+        style = styles[variant]
         points = [point for point in group.points if variant in point.cells]
         traces.append(
             {
@@ -158,8 +163,10 @@ def size_figure(group: SizeGroup, size: str, quantity: SizeQuantity) -> Figure:
                 "name": escape(variant),
                 "x": [point.value for point in points],
                 "y": [_height(point, variant, quantity, scale) for point in points],
-                "line": {"color": variant_colour(variant), "width": 2},
-                "marker": {"size": 7},
+                "legendrank": 1 if style.is_lit else 2,
+                "line": {"color": style.colour, "width": 2 if style.is_lit else 1, "dash": style.dash},
+                "marker": {"size": 7, "symbol": style.symbol},
+                "meta": {"own": style.own},
                 "customdata": [
                     [f"/history/{point.cells[variant].series_id}", escape(point.case), _facts(point, variant)]
                     for point in points

@@ -1,49 +1,116 @@
-"""The histories of an operator side by side: a small picture per case, all on the same scale."""
+"""The cases of an operator side by side: a small history of each, all with the same commits and the same scale. SVG."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
-from math import log
+from math import exp, log
 
-from warpwatch.db.reads.overview import OverviewCell
+from warpwatch.contract.words import StatementKind
+from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries
 from warpwatch.db.trends import RecentPoint
-from warpwatch.server.figures.formats import change, natural, variant_order
-from warpwatch.server.figures.palette import variant_colour
+from warpwatch.server.figures.formats import change, natural, statement_data, statement_tone
+from warpwatch.server.verdicts.statements import Statement, state_change
 
-WIDTH, HEIGHT, EDGE = 260, 84, 5
-MOST_CASES = 24
-"""Pictures of one page; all cases are in the table above them."""
+WIDTH, HEIGHT, EDGE, SCALE = 216.0, 46.0, 5.0, 40.0
+"""Size of a picture; its margin, and the room for the scale at its left."""
+MOST_PICTURES = 24
+"""Cases with a picture; cases beyond them have their name alone."""
 LEAST_SPAN, MOST_REACH = 2 * log(1.05), log(4)
 """The least change that the height spans, and the largest that it shows; a line beyond is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
-class CaseHistory:
-    """One case. svg: a line per variant, its time relative to its first point."""
+class CaseChoice:
+    """A case to choose. variant: whose history svg shows, relative to its first point; svg is empty where there is
+    none. open, suspected: statements about its changes, the newest first."""
 
     case: str
+    variant: str
+    is_declared: bool
     svg: str
+    open: list[Statement]
+    suspected: list[Statement]
 
 
-def small_multiples(cells: Sequence[OverviewCell], points: Sequence[RecentPoint]) -> list[CaseHistory]:
-    """A picture of every case with a series of at least two points. points: ordered by series and history."""
-    by_series = {id_: list(group) for id_, group in groupby(points, key=lambda point: point.series_id)}
-    commits = sorted({(point.ordinal, point.commit_id) for point in points})
-    places = {commit: place for place, (_, commit) in enumerate(commits)}
-    cases: dict[str, dict[str, list[RecentPoint]]] = defaultdict(dict)
-    for cell in cells:
-        series = by_series.get(cell.series_id or 0, [])
-        if len(series) > 1:
-            cases[cell.case][cell.variant] = series
-    shown = sorted(cases, key=natural)[:MOST_CASES]
-    moved = [level for case in shown for series in cases[case].values() for level in _levels(series)]
-    low, high = max(min([0.0, *moved]), -MOST_REACH), min(max([0.0, *moved]), MOST_REACH)
+def shown_series(series: Sequence[CaseSeries], variant: str | None = None) -> list[CaseSeries]:
+    """One series of each case, in natural order: that of the variant, else the fastest right one."""
+    by_case: dict[str, list[CaseSeries]] = defaultdict(list)
+    for row in series:
+        by_case[row.case].append(row)
+
+    def preference(row: CaseSeries) -> tuple[bool, bool, float]:
+        return row.variant != variant, not row.is_right, row.median_ns or float("inf")
+
+    return [min(by_case[case], key=preference) for case in sorted(by_case, key=natural)]
+
+
+def case_choices(
+    series: Sequence[CaseSeries],
+    shown: Sequence[CaseSeries],
+    points: Sequence[RecentPoint],
+    changes: Sequence[CaseChange],
+) -> list[CaseChoice]:
+    """A choice for every shown series. points: of these, ordered by series and history. changes: of any series."""
+    cases = {row.series_id: row.case for row in series}
+    by_case: dict[str, list[tuple[CaseChange, Statement]]] = defaultdict(list)
+    for item in changes:
+        if item.series_id in cases:
+            by_case[cases[item.series_id]].append((item, case_statement(item)))
+    drawn = {row.series_id for row in shown[:MOST_PICTURES]}
+    histories = {id_: list(group) for id_, group in groupby(points, key=lambda point: point.series_id) if id_ in drawn}
+    histories = {id_: history for id_, history in histories.items() if len(history) > 1}
+    places = commit_places(points)
+    levels = [level for history in histories.values() for level in _levels(history)]
+    low, high = max(min([0.0, *levels]), -MOST_REACH), min(max([0.0, *levels]), MOST_REACH)
     missing = max(LEAST_SPAN - (high - low), 0.0) / 2
-    return [CaseHistory(case, _svg(case, cases[case], places, low - missing, high + missing)) for case in shown]
+    scale = _Scale(low - missing, high + missing, places)
+    return [
+        CaseChoice(
+            row.case,
+            row.variant,
+            bool(row.suites),
+            _svg(row, histories[row.series_id], by_case[row.case], scale) if row.series_id in histories else "",
+            [about for _, about in by_case[row.case] if about.kind == StatementKind.CONFIRMED],
+            [about for _, about in by_case[row.case] if about.kind != StatementKind.CONFIRMED],
+        )
+        for row in shown
+    ]
+
+
+def case_statement(item: CaseChange) -> Statement:
+    """What is said of a change in one series."""
+    about = state_change(item.regression_id, item.direction, item.phase, item.ratio, can_confirm=item.can_confirm)
+    return replace(about, series_id=item.series_id)
+
+
+def commit_places(points: Sequence[RecentPoint]) -> dict[int, int]:
+    """The column of every commit of the pictures, by its id, in the order of history."""
+    commits = sorted({(point.ordinal, point.commit_id) for point in points})
+    return {commit_id: place for place, (_, commit_id) in enumerate(commits)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """low, high: the logarithms at the foot and the head of every picture."""
+
+    low: float
+    high: float
+    places: Mapping[int, int]
+
+    @property
+    def step(self) -> float:
+        return (WIDTH - SCALE - EDGE) / max(len(self.places) - 1, 1)
+
+    def x(self, commit_id: int) -> float:
+        return SCALE + self.places[commit_id] * self.step
+
+    def y(self, level: float) -> float:
+        share = (self.high - max(self.low, min(self.high, level))) / (self.high - self.low)
+        return EDGE + share * (HEIGHT - 2 * EDGE)
 
 
 def _levels(series: Sequence[RecentPoint]) -> list[float]:
@@ -52,28 +119,37 @@ def _levels(series: Sequence[RecentPoint]) -> list[float]:
 
 
 def _svg(
-    case: str, variants: Mapping[str, Sequence[RecentPoint]], places: Mapping[int, int], low: float, high: float
+    row: CaseSeries, points: Sequence[RecentPoint], changes: Sequence[tuple[CaseChange, Statement]], scale: _Scale
 ) -> str:
-    """low, high: the logarithms at the foot and the head of the picture."""
-    scale = (HEIGHT - 2 * EDGE) / (high - low)
-    middle = EDGE + high * scale
-    step = (WIDTH - 2 * EDGE) / max(len(places) - 1, 1)
-    parts = [f'<path class="grid" d="M0 {middle:.0f}H{WIDTH}"/>']
-    for name in sorted(variants, key=variant_order):
-        path, before = "", None
-        for point, level in zip(variants[name], _levels(variants[name]), strict=True):
-            y = middle - max(low, min(high, level)) * scale
-            # Levels of two environments or cards are never joined.
-            here = point.environment_id, point.card_id
-            joint = "L" if here == before else "M"
-            path += f"{joint}{EDGE + places[point.commit_id] * step:.0f} {y:.1f}"
-            before = here
-        parts.append(f'<path d="{path}" stroke="{variant_colour(name)}"/>')
-    changes = ", ".join(
-        f"{name} {change(series[-1].median_ns / series[0].median_ns)}" for name, series in sorted(variants.items())
-    )
-    label = escape(f"{case}: {changes} since the oldest point shown")
+    path, before = "", None
+    for point, level in zip(points, _levels(points), strict=True):
+        # Levels of two environments or cards are never joined.
+        here = point.environment_id, point.card_id
+        path += f"{'L' if here == before else 'M'}{scale.x(point.commit_id):.0f} {scale.y(level):.1f}"
+        before = here
+    marks = {item.head_id: about for item, about in reversed(changes) if item.head_id in scale.places}
+    bands = "".join(_band(scale.x(id_), max(scale.step, 4.0), about) for id_, about in marks.items())
+    moved = change(points[-1].median_ns / points[0].median_ns)
+    label = escape(f"{row.case}: {row.variant} {moved} since the first commit shown")
     return (
-        f'<svg class="multiple" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
-        f"<title>{escape(changes)}</title>{''.join(parts)}</svg>"
+        f'<svg class="multiple" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" aria-label="{label}">'
+        f'{bands}<path class="grid" d="M{SCALE:.0f} {scale.y(0.0):.1f}H{WIDTH:.0f}"/>'
+        f'<text x="{SCALE - 4:.0f}" y="10" text-anchor="end">{_percent(scale.high)}</text>'
+        f'<text x="{SCALE - 4:.0f}" y="{HEIGHT - 3:.0f}" text-anchor="end">{_percent(scale.low)}</text>'
+        f'<path d="{path}"/></svg>'
     )
+
+
+def _band(x: float, width: float, about: Statement) -> str:
+    data = "".join(f' {name}="{escape(value)}"' for name, value in statement_data(about).items() if value)
+    place = f'x="{x - width / 2:.1f}" y="0" width="{width:.1f}" height="{HEIGHT:.0f}"'
+    return f'<rect class="{statement_tone(about)}" {place}{data}/>'
+
+
+def _percent(level: float) -> str:
+    """A level of the scale, short: +5 %, −52 %, ×4."""
+    percent = round((exp(level) - 1) * 100)
+    if percent >= 300:
+        return f"×{exp(level):.0f}"
+    sign = "+" if percent > 0 else "\N{MINUS SIGN}" if percent else ""
+    return f"{sign}{abs(percent)}\N{THIN SPACE}%"

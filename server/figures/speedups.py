@@ -1,14 +1,37 @@
-"""Speed-ups of an operator's variants over its baseline, from the cells of the overview."""
+"""Speed-ups of an operator's variants over its baseline, and which of them are the fastest."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from math import log
+from statistics import fmean, median
+from typing import Protocol
 
-from warpwatch.db.reads.overview import OverviewCell
-from warpwatch.server.figures.formats import variant_order
+from warpwatch.server.figures.formats import plural, significant, variant_order
+
+
+class TimedCell(Protocol):
+    """The newest time of a variant on a case, with the status of its newest check."""
+
+    @property
+    def case(self) -> str: ...
+    @property
+    def variant(self) -> str: ...
+    @property
+    def median_ns(self) -> float | None: ...
+    @property
+    def roofline_share(self) -> float | None: ...
+    @property
+    def check_status(self) -> str | None: ...
+
+
+class TimedSeries(TimedCell, Protocol):
+    """A timed cell with the series that its time belongs to."""
+
+    @property
+    def series_id(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +58,16 @@ def baseline_of(variants: Sequence[str]) -> str:
     return "v1" if "v1" in variants else variants[0]
 
 
-def case_speedups(cells: Iterable[OverviewCell | None]) -> dict[str, float]:
+def case_speedups(cells: Iterable[TimedCell | None]) -> dict[str, float]:
     """Speed-up by variant for the cells of one case in one device and metric; variants without a time are left out."""
     timed = {cell.variant: cell.median_ns for cell in cells if cell and cell.median_ns}
     names = sorted(timed, key=variant_order)
     return {name: timed[baseline_of(names)] / timed[name] for name in names}
 
 
-def variant_speedups(cells: Sequence[OverviewCell]) -> list[VariantSpeedup]:
+def variant_speedups(cells: Sequence[TimedCell]) -> list[VariantSpeedup]:
     """One row for each variant that has a time in one of the cells, all of one operator, device and metric."""
-    by_case: dict[str, list[OverviewCell]] = defaultdict(list)
+    by_case: dict[str, list[TimedCell]] = defaultdict(list)
     for cell in cells:
         by_case[cell.case].append(cell)
     ratios: dict[str, dict[str, float]] = defaultdict(dict)
@@ -62,3 +85,45 @@ def _summary(variant: str, baseline: str, ratios: dict[str, float]) -> VariantSp
     low, high = min(ratios, key=lambda case: ratios[case]), max(ratios, key=lambda case: ratios[case])
     middle = median(ratios.values())
     return VariantSpeedup(variant, baseline, middle, ratios[low], ratios[high], len(ratios), low, high)
+
+
+def right_times(cells: Iterable[TimedCell]) -> dict[str, dict[str, float]]:
+    """Times by case and variant. The time of a wrong result says nothing about a correct kernel and is left out."""
+    times: dict[str, dict[str, float]] = defaultdict(dict)
+    for cell in cells:
+        if cell.median_ns and cell.check_status in (None, "ok"):
+            times[cell.case][cell.variant] = cell.median_ns
+    return times
+
+
+def rank_variants(cells: Iterable[TimedCell]) -> list[str]:
+    """The variants with a right time: those that are the fastest of most cases first, then those closest to the
+    fastest."""
+    behind: dict[str, list[float]] = defaultdict(list)
+    for times in right_times(cells).values():
+        fastest = min(times.values())
+        for name, ns in times.items():
+            behind[name].append(log(ns / fastest))
+    return sorted(behind, key=lambda name: (-behind[name].count(0.0), fmean(behind[name]), variant_order(name)))
+
+
+def standings(cells: Iterable[TimedCell]) -> dict[str, str]:
+    """How each variant stands among the others, in words: in how many cases it is the fastest, and by how much, else
+    how far it is behind. A median counts where it is so in several cases."""
+    ahead: dict[str, list[float]] = defaultdict(list)
+    behind: dict[str, list[float]] = defaultdict(list)
+    for times in right_times(cells).values():
+        first, *others = sorted(times, key=times.__getitem__)
+        behind[first].append(1.0)
+        if others:
+            ahead[first].append(times[others[0]] / times[first])
+        for name in others:
+            behind[name].append(times[name] / times[first])
+    return {name: _standing(behind[name], ahead.get(name)) for name in behind}
+
+
+def _standing(behind: list[float], ahead: list[float] | None) -> str:
+    cases = plural(len(behind), "case")
+    if wins := behind.count(1.0):
+        return f"fastest in {wins} of {cases}" + (f"; {significant(median(ahead))}× next" if ahead else "")
+    return f"{significant(median(behind))}× the time of the fastest in {cases}"

@@ -13,11 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import FormData
 
 from warpwatch import __version__
-from warpwatch.contract.measurement import METRICS
 from warpwatch.db import registry
 from warpwatch.db.cards import CardRow, OffsetRow, list_card_offsets, list_cards
 from warpwatch.db.errors import EngineError, StateError
-from warpwatch.db.reads.code import find_operator, list_operators, list_suites
 from warpwatch.db.reads.devices import (
     DeviceRow,
     EnvironmentView,
@@ -30,19 +28,14 @@ from warpwatch.db.reads.devices import (
     read_health,
 )
 from warpwatch.db.reads.occupancy import list_device_runs, list_timed_runs
-from warpwatch.db.reads.overview import read_overview
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.worker_keys import add_key, list_keys, revoke_key
-from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure, device_label
-from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.figures.gantt import DAY, busy_seconds, strip_svg
 from warpwatch.server.figures.run_times import device_times
-from warpwatch.server.figures.size_axis import SizeQuantity
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Config, Db, database_of, device_or_404, require_schema
 from warpwatch.server.verdicts.cards import CardOffset, pool_offset
-from warpwatch.server.web.choices import Text
-from warpwatch.server.web.render import PageScope, Scope, query
+from warpwatch.server.web.render import PageScope, Scope
 from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import DevicesTab, devices_tab
 from warpwatch.server.web.worker_keys import NewKey
@@ -83,8 +76,6 @@ def _line(card: CardRow, first: CardRow, offsets: Sequence[OffsetRow]) -> CardLi
 
 
 router = APIRouter()
-MOST_DEVICES = 8
-"""Devices of one chart: as many as there are marks that can be told apart."""
 
 
 @router.post("/devices/keys")
@@ -151,50 +142,6 @@ def show(page: Scope, settings: Settings) -> Response:
             name: max(peak.get(name, 0.0) for peak in peaks) for name in {name for peak in peaks for name in peak}
         },
     )
-
-
-@router.get("/devices/compare")
-def compare(
-    page: PageScope,
-    operator: Text = None,
-    variant: Text = None,
-    suite: Text = None,
-    against: SizeQuantity = SizeQuantity.TIME,
-) -> Response:
-    """One operator over all devices that it was measured on, case by case; by default the fastest variant of each."""
-    row = find_operator(page.session, page.repository.id, operator) if page.repository and operator else None
-    if page.repository is None or row is None:
-        raise not_found("operator", operator or "", "open one from the overview")
-    columns = _columns(page, row.name, suite)
-    chosen = variant if variant in row.variants else None
-    rows = compare_devices(columns, chosen)
-    return page.page(
-        "devices_compare.html",
-        json=query("/series", repository=page.repository.name, operator=row.name, variant=chosen),
-        operator=row.name,
-        operators=[other.name for other in list_operators(page.session, page.repository.id)],
-        variants=sorted(row.variants, key=variant_order),
-        variant=chosen,
-        suite=suite,
-        suites=list_suites(page.session, page.repository.id),
-        quantity=against,
-        columns=columns,
-        rows=rows,
-        figure=device_figure(columns, rows, against),
-        label=device_label(columns, rows),
-    )
-
-
-def _columns(page: Scope, operator: str, suite: str | None) -> list[DeviceCells]:
-    """The devices with a time of the operator, each in its first metric."""
-    assert page.repository is not None
-    columns = []
-    for device in list_devices(page.session):
-        metric = METRICS[device.kind][0]
-        cells = read_overview(page.session, page.repository.id, device.id, metric, page.line, suite, operator)
-        if any(cell.median_ns for cell in cells):
-            columns.append(DeviceCells(device, metric, cells))
-    return columns[:MOST_DEVICES]
 
 
 api = APIRouter(tags=["devices"])

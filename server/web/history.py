@@ -1,4 +1,4 @@
-"""The history of one or several series over commits."""
+"""The tab of an operator that shows one or several series over commits, and the old addresses of histories."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any
+from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import RedirectResponse
 from starlette.datastructures import URL
 
-from warpwatch.db.reads.code import find_operator, list_operators
 from warpwatch.db.reads.history import (
     PointRow,
+    SeriesChange,
     SeriesHistory,
     StatusMark,
     find_series,
@@ -21,21 +23,20 @@ from warpwatch.db.reads.history import (
     read_series,
 )
 from warpwatch.db.reads.quantities import Quantity, list_quantities
-from warpwatch.db.watches import list_watches
 from warpwatch.server.figures.charts import history_figure
-from warpwatch.server.figures.formats import change, duration, fact, natural, plural, variant_order
+from warpwatch.server.figures.formats import change, duration, fact, plural, variant_order
 from warpwatch.server.figures.history_view import HistoryView, HorizontalAxis, VerticalAxis, find_commit, ordinals_of
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary, read_learned
 from warpwatch.server.figures.quantity_figure import quantity_figure, quantity_label
-from warpwatch.server.http.problems import Problem, not_found
-from warpwatch.server.web.choices import Bench, Text, Texts, choose_bench
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.http.problems import not_found
+from warpwatch.server.verdicts.statements import Statement, state_change
+from warpwatch.server.web.choices import Text
+from warpwatch.server.web.operator_frame import KernelTab, OperatorFrame
+from warpwatch.server.web.render import PageScope, Scope, query
 
 router = APIRouter()
-ROWS = 100
+ROWS = 25
 """Rows on one page of the table; the chart, CSV and JSON hold all commits."""
-MOST_TRIED = 20
-"""Cases among which the first one with a time is looked for."""
 MOST_SAMPLED = 60
 """Points whose samples are drawn, the newest of the shown range: some hundred kilobytes, and as many as are told apart.
 """
@@ -46,13 +47,15 @@ PageNumber = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One commit of one series. change: ratio to the previous point in the same environment, by the same card."""
+    """One commit of one series. change: ratio to the previous point in the same environment, by the same card.
+    stated: what is said of the confirmed or suspected change that begins here; without one there is nothing to say."""
 
     variant: str
     commit_sha: str
     point: PointRow | None
     change: float | None
     marks: list[StatusMark]
+    stated: Statement | None = None
 
 
 @dataclass(slots=True)
@@ -101,114 +104,116 @@ View = Annotated[ViewChoice, Depends(view_of)]
 
 
 @router.get("/history/{series_id}")
-def history(page: PageScope, series_id: int, choice: View) -> Response:
-    """One series."""
+def series_address(request: Request, page: PageScope, series_id: int) -> Response:
+    """Leads to the tab that shows the series: a short address for links and charts."""
     series = read_series(page.session, series_id)
     if series is None:
         raise not_found("series", series_id, "open a series from the page of its operator")
+    chosen = {"repository": series.repository, "case": series.case, "variant": series.variant}
+    chosen |= {"device": series.device_key, "metric": series.metric}
     page.moved(series.repository)
-    history = read_history(page.session, series_id, page.line, branches=choice.branches)
-    assert history is not None
-    return _show(page, [history], choice)
+    assert page.repository is not None
+    place = (page.repository.id, series.operator, series.case, series.variant, series.device_key, series.metric)
+    newest = find_series(page.session, *place)
+    if newest is not None and newest.id != series.id:
+        chosen["protocol"] = series.protocol
+    return _lead(request, series.operator, chosen)
 
 
 @router.get("/history")
-def overlay(
-    page: PageScope,
-    choice: View,
-    operator: Text = None,
-    case: Text = None,
-    variant: Texts = [],  # noqa: B006 - FastAPI copies it.
-    device: Text = None,
-    metric: Text = None,
-) -> Response:
-    """Several variants of one case on one device; all variants by default."""
-    row = find_operator(page.session, page.repository.id, operator) if page.repository and operator else None
-    if page.repository is None or row is None:
-        raise not_found("operator", operator or "", "open one from the overview")
-    bench = choose_bench(page.session, page.repository, device, metric, operator)
-    if bench is None or not row.cases:
-        raise Problem(404, f"operator {operator} has no measurements; submit a commit first")
-    histories: list[SeriesHistory] = []
-    # Some cases are checked alone; by default the first one with a time is shown.
-    for key in [case] if case in row.cases else sorted(row.cases, key=natural)[:MOST_TRIED]:
-        read = _read_variants(page, bench, row.name, key, variant or row.variants, branches=choice.branches)
-        histories = histories or read
-        if any(history.points for history in read):
-            histories = read
-            break
+def history_address(request: Request, operator: Text = None) -> Response:
+    """The old address of several variants of one case."""
+    if not operator:
+        raise not_found("operator", "", "open one from the list of kernels")
+    return _lead(request, operator, {})
+
+
+def _lead(request: Request, operator: str, chosen: dict[str, str]) -> Response:
+    """To the history of an operator; filters of the address that `chosen` does not have are kept."""
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in {"operator", *chosen}]
+    filters = urlencode([("tab", str(KernelTab.COMMITS)), *chosen.items(), *kept])
+    return RedirectResponse(f"/kernels/{quote(operator, safe='')}?{filters}", 307)
+
+
+def commits_tab(page: Scope, frame: OperatorFrame, choice: ViewChoice) -> dict[str, Any]:
+    """The histories of the chosen case: of all variants, or of the chosen ones."""
+    case = frame.case or first_case(frame)
+    chosen = [row for row in frame.series if row.case == case and (not frame.variants or row.variant in frame.variants)]
+    order = frame.shown([row.variant for row in chosen])
+    chosen.sort(key=lambda row: order.index(row.variant))
+    read = [read_history(page.session, row.series_id, page.line, branches=choice.branches) for row in chosen]
+    histories = [history for history in read if history is not None]
+    assert page.repository is not None
+    address: dict[str, Any] = {"repository": page.repository.name, "operator": frame.operator.name, "case": case}
+    json = query("/series", **address)
     if not histories:
-        raise Problem(
-            404, f"none of these variants has a measurement on {bench.device.name} with metric {bench.metric}"
-        )
-    return _show(page, histories, choice)
+        return {"json": json, "histories": [], "case": case, "choice": choice}
+    if len(histories) == 1:
+        side = "true" if choice.branches else None
+        json = query(f"/history/{histories[0].series.id}", branch=page.line.branch, branches=side)
+    return {"json": json, "case": case} | _history_values(page, frame, histories, choice)
 
 
-def _read_variants(
-    page: PageScope, bench: Bench, operator: str, case: str, variants: Iterable[str], *, branches: bool
-) -> list[SeriesHistory]:
-    """The histories of the variants that were measured on one case."""
-    assert page.repository is not None
-    histories = []
-    for name in sorted(variants, key=variant_order):
-        series = find_series(page.session, page.repository.id, operator, case, name, bench.device.key, bench.metric)
-        if series is not None:
-            histories.append(read_history(page.session, series.id, page.line, branches=branches))
-    return [history for history in histories if history]
+def first_case(frame: OperatorFrame) -> str | None:
+    """The first case with a time, because some cases are checked alone; else the first one."""
+    timed = {row.case for row in frame.series if row.median_ns is not None}
+    cases = [choice.case for choice in frame.choices]
+    return next((case for case in cases if case in timed), cases[0] if cases else None)
 
 
-def _show(page: PageScope, histories: list[SeriesHistory], choice: ViewChoice) -> Response:
-    series = histories[0].series
-    assert page.repository is not None
-    environment, view = choice.environment, choice.view
+def _history_values(
+    page: Scope, frame: OperatorFrame, histories: list[SeriesHistory], choice: ViewChoice
+) -> dict[str, Any]:
+    """The chart of the histories, of their times or of another quantity, and a page of the table."""
+    environment, view, quantity = choice.environment, choice.view, choice.quantity
     shown = [only_environment(history, environment) for history in histories]
-    operators = list_operators(page.session, page.repository.id)
-    address = f"/history/{series.id}" if len(histories) == 1 else "/series"
-    filters = {"operator": series.operator, "case": series.case, "device": series.device_key, "metric": series.metric}
-    operator = next(row for row in operators if row.name == series.operator)
-    rows = pivot(in_range(table_rows(shown), shown, view))
-    summaries = {history.series.id: read_learned(page.session, history.series.id, page.line) for history in histories}
-    noise = {
-        id_: [row for row in rows_ if environment in (None, row.environment_id)] for id_, rows_ in summaries.items()
-    }
-    watches = list_watches(page.session, page.repository.id, operator=series.operator).items
-    quantity = choice.quantity
+    rows = in_range(table_rows(shown), shown, view)
+    commits = list(dict.fromkeys(row.commit_sha for row in rows))
+    # Only the shown page is put together: a history has hundreds of commits.
+    on_page = set(commits[ROWS * (choice.page - 1) : ROWS * choice.page])
+    noise: dict[int, list[NoiseSummary]] = {history.series.id: [] for history in histories}
+    for history in histories:
+        if frame.styles[history.series.variant].is_lit:
+            summaries = read_learned(page.session, history.series.id, page.line)
+            noise[history.series.id] = [row for row in summaries if environment in (None, row.environment_id)]
     samples = list_samples(page.session, sampled_points(shown, view)) if choice.samples and quantity is None else None
     if quantity is None:
-        figure, label = history_figure(shown, steps_of(noise), view, noise, samples), chart_label(shown)
+        figure = history_figure(shown, steps_of(noise), view, noise, samples, frame.styles)
+        label = chart_label(shown)
     else:
-        drawn = {item.series.variant: item.series.id for item in shown}
-        if quantity is Quantity.COMPILE:
-            # All variants share one library.
-            drawn = {series.operator: series.id}
-        quantities = {name: list_quantities(page.session, id_, quantity, page.line) for name, id_ in drawn.items()}
-        figure = quantity_figure(quantities, quantity, view, page.repository.name)
-        label = quantity_label(quantities, quantity)
-    return page.page(
-        "history.html",
-        json=query(address, branch=page.line.branch, branches="true" if choice.branches else None)
-        if len(histories) == 1
-        else query(address, repository=page.repository.name, **filters),
-        histories=shown,
-        series=series,
-        filters=filters,
-        chosen=[history.series.variant for history in histories],
-        bench=choose_bench(page.session, page.repository, series.device_key, series.metric),
-        cases=sorted(operator.cases, key=natural),
-        variants=sorted(operator.variants, key=variant_order),
-        operators=[row.name for row in operators],
-        environments=environment_facts(histories),
-        environment=environment,
-        choice=choice,
-        figure=figure,
-        label=label,
-        sampled=None if samples is None else len(samples),
-        learned={id_: next(iter(rows_), None) for id_, rows_ in noise.items()},
-        rows=rows[ROWS * (choice.page - 1) : ROWS * choice.page],
-        row_count=len(rows),
-        row_pages=row_pages(page.request.url, choice.page, len(rows)),
-        watches=[row for row in watches if row.case in (None, series.case)],
-    )
+        figure, label = _quantity_chart(page, frame, shown, choice, quantity)
+    return {
+        "histories": shown,
+        "series": histories[0].series,
+        "chosen": [history.series.variant for history in histories],
+        "lit": [name for name, style in frame.styles.items() if style.is_lit],
+        "variants": sorted({row.variant for row in frame.series}, key=variant_order),
+        "stated": {history.series.id: [(item, _state(history, item)) for item in history.changes] for history in shown},
+        "environments": environment_facts(histories),
+        "environment": environment,
+        "choice": choice,
+        "figure": figure,
+        "label": label,
+        "sampled": None if samples is None else len(samples),
+        "learned": {id_: next(iter(rows_), None) for id_, rows_ in noise.items()},
+        "rows": pivot(row for row in rows if row.commit_sha in on_page),
+        "row_count": len(commits),
+        "row_pages": row_pages(page.request.url, choice.page, len(commits)),
+    }
+
+
+def _quantity_chart(
+    page: Scope, frame: OperatorFrame, histories: list[SeriesHistory], choice: ViewChoice, quantity: Quantity
+) -> tuple[dict[str, Any], str]:
+    """(figure, its key numbers in words)."""
+    assert page.repository is not None
+    drawn = {item.series.variant: item.series.id for item in histories}
+    if quantity is Quantity.COMPILE:
+        # All variants share one library.
+        drawn = {frame.operator.name: histories[0].series.id}
+    quantities = {name: list_quantities(page.session, id_, quantity, page.line) for name, id_ in drawn.items()}
+    figure = quantity_figure(quantities, quantity, choice.view, page.repository.name, frame.styles)
+    return figure, quantity_label(quantities, quantity)
 
 
 def row_pages(address: URL, number: int, count: int) -> dict[str, str]:
@@ -297,14 +302,21 @@ def table_rows(histories: Iterable[SeriesHistory]) -> list[TableRow]:
             marks.setdefault((mark.ordinal, mark.commit_sha), []).append(mark)
         before: dict[tuple[int, int | None], float] = {}
         variant = history.series.variant
+        stated = {item.head_sha: _state(history, item) for item in history.changes}
         for point in history.points:
             last = before.get((point.environment_id, point.card_id))
             change = point.median_ns / last if last else None
             own_marks = marks.pop((point.ordinal, point.commit_sha), [])
-            rows.append((point.ordinal, TableRow(variant, point.commit_sha, point, change, own_marks)))
+            about = stated.get(point.commit_sha)
+            rows.append((point.ordinal, TableRow(variant, point.commit_sha, point, change, own_marks, about)))
             before[point.environment_id, point.card_id] = point.median_ns
         rows += [(ordinal, TableRow(variant, sha, None, None, rest)) for (ordinal, sha), rest in marks.items()]
     return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
+
+
+def _state(history: SeriesHistory, item: SeriesChange) -> Statement:
+    about = state_change(item.regression_id, item.direction, item.phase, item.ratio)
+    return replace(about, low=item.low, high=item.high, series_id=history.series.id, commit_sha=item.head_sha)
 
 
 def environment_facts(histories: Iterable[SeriesHistory]) -> dict[int, list[tuple[str, str]]]:

@@ -23,8 +23,10 @@ from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 REFUSED = "not saved: some fields are not valid"
-PAGES = ("/history", "/compare", "/kernels", "/devices/compare", "/regressions", "/commits", "/runs/traces")
+PAGES = ("/compare", "/kernels", "/regressions", "/commits", "/runs/traces")
 """Pages that show what their address says."""
+_OLD_PAGES = ("/history", "/devices/compare", "/operators", "/traces")
+"""Old addresses of such pages, which clients may still send; they lead to those of today."""
 
 
 class ViewRequest(BaseModel):
@@ -34,7 +36,7 @@ class ViewRequest(BaseModel):
     repository: str = Field(min_length=1, max_length=100)
     name: str = Field(min_length=1, max_length=100)
     path: str = Field(
-        min_length=1, max_length=2000, description="Path and query of a page, such as /history?operator=kron."
+        min_length=1, max_length=2000, description="Path and query of a page, such as /kernels/kron?tab=commits."
     )
 
 
@@ -52,7 +54,7 @@ def create_view(session: Session, repository: RepositoryRow, body: ViewRequest) 
 
 
 def own_path(text: str, repository: str) -> str | None:
-    """The link with its repository; None for anything but one of PAGES or a page below it."""
+    """The link with its repository; None for anything but such a page or a page below it."""
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -60,7 +62,7 @@ def own_path(text: str, repository: str) -> str | None:
     is_own = not parts.scheme and not parts.netloc and text.startswith("/") and text.isprintable()
     if not is_own or "\\" in text or ".." in parts.path:
         return None
-    if not any(parts.path == page or parts.path.startswith(f"{page}/") for page in PAGES):
+    if not any(parts.path == page or parts.path.startswith(f"{page}/") for page in (*PAGES, *_OLD_PAGES)):
         return None
     filters = [(name, value) for name, value in parse_qsl(parts.query) if name != "repository"]
     return f"{parts.path}?{urlencode([('repository', repository), *filters])}"

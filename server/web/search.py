@@ -43,10 +43,9 @@ def get_search(
 def _entry(row: SearchRow, repository: str) -> SearchEntry:
     filters = {"repository": repository}
     if row.kind == "case":
-        path, filters = (
-            "/history",
-            {"operator": row.operator or "", "case": row.key, "device": row.device_key or ""} | filters,
-        )
+        path = f"/kernels/{quote(row.operator or '', safe='')}"
+        filters = {"tab": "commits", "case": row.key, "device": row.device_key or ""} | filters
     else:
-        path = f"/{row.kind}s/{quote(row.key, safe='')}"
+        place = "kernels" if row.kind == "operator" else f"{row.kind}s"
+        path = f"/{place}/{quote(row.key, safe='')}"
     return SearchEntry(row.kind, row.title, row.detail, f"{path}?{urlencode(filters)}")

@@ -46,10 +46,13 @@ PAGES = {
     "home": "/",
     "overview": "/overview",
     "overview of a suite": f"/overview?device={CPU.device_key}&suite=quick",
+    "kernels": "/kernels",
     "operator": "/kernels/kron",
+    "operator with its roofline": "/kernels/kron?plane=true",
     "history": f"/history?operator=kron&case={CASE}&variant=v3&device={GPU.device_key}",
     "histories": "/history?operator=kron&scale=log",
     "history with samples over dates": f"/history?operator=kron&case={CASE}&variant=v3&x=date&y=roofline&samples=true",
+    "history of the best other variant": f"/history?operator=kron&case={CASE}&y=best",
     "history of memory": f"/history?operator=kron&case={CASE}&y=memory",
     "history of energy": f"/history?operator=kron&case={CASE}&y=energy&device={GPU.device_key}",
     "history of compile time": f"/history?operator=kron&case={CASE}&y=compile",
@@ -198,5 +201,8 @@ def test_an_error_is_a_page_that_helps(reader: httpx.Client, path: str, status: 
 
 
 def test_every_page_but_the_forms_has_its_json(reader: httpx.Client, world: World) -> None:
-    without = {name for name in PAGES if 'type="application/json" href="' not in reader.get(address(world, name)).text}
+    def page(name: str) -> str:
+        return reader.get(address(world, name), follow_redirects=True).text
+
+    without = {name for name in PAGES if 'type="application/json" href="' not in page(name)}
     assert without == {"form", "nothing to compare", "a trace to be compared", "asked of no commit"}

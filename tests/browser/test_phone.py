@@ -115,7 +115,7 @@ def test_labels_of_changes_cover_nothing(visit: Visit, width: int) -> None:
         const place = document.querySelector("[data-figure]");
         const one = place.layout.annotations.find(({ name }) => name === "change");
         await Plotly.relayout(place, { annotations: [...Array(40).keys()].map((x) => ({ ...one, x })) });
-        await spreadLabels(place);
+        await spreadLabels(place, true);
     }""")
     boxes = [box for label in page.locator(".annotation").all() if (box := label.bounding_box())]
     chart = page.locator(".nsewdrag").first.bounding_box()
@@ -124,6 +124,7 @@ def test_labels_of_changes_cover_nothing(visit: Visit, width: int) -> None:
     assert all(
         box["x"] >= chart["x"] - 4 and box["x"] + box["width"] <= chart["x"] + chart["width"] + 4 for box in boxes
     )
+    assert all(box["y"] + box["height"] <= chart["y"] + 2 for box in boxes), "labels stand above the lines"
     for a, b in combinations(boxes, 2):
         is_beside = a["x"] + a["width"] <= b["x"] + 1 or b["x"] + b["width"] <= a["x"] + 1
         is_below = a["y"] + a["height"] <= b["y"] + 1 or b["y"] + b["height"] <= a["y"] + 1

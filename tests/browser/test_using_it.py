@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,64 @@ def figure(page: Page) -> Any:
 
 
 # --- charts ---------------------------------------------------------------------------------------------------
+
+
+def test_every_link_of_a_chart_has_a_name(visit: Visit) -> None:
+    """The chart library puts a second link, without a name, around a label that is a link and nothing else."""
+    page = visit.open(HISTORY)
+    links = page.locator(".plot svg a")
+    assert links.count() >= 1, "the band of a change leads to its regression"
+    assert all(link.text_content() for link in links.all())
+
+
+def test_named_commits_follow_the_shown_range(visit: Visit) -> None:
+    page = visit.open(HISTORY)
+    ticks = page.locator(".xtick text")
+
+    def names() -> list[str]:
+        return [name.strip() for name in ticks.all_text_contents()]
+
+    shas = [commit[1][:8] for commit in figure(page)["layout"]["meta"]["commits"]]
+    whole = names()
+    assert 1 < len(whole) < len(shas)
+    assert whole[-1] == shas[-1], "the newest commit is named"
+    boxes = [box for tick in ticks.all() if (box := tick.bounding_box())]
+    assert all(a["x"] + a["width"] <= b["x"] for a, b in pairwise(boxes)), "no name covers another"
+    drag(page, 0.4, 0.6)
+    page.wait_for_url(re.compile("from="))
+    wait_until(page, f"document.querySelectorAll('.xtick text').length !== {len(whole)}")
+    low, high = figure(page)["layout"]["xaxis"]["range"]
+    shown = [sha for place, sha in enumerate(shas) if low <= place <= high]
+    assert names() == shown, "of a short range every commit is named"
+
+
+def test_a_grey_variant_is_coloured_while_the_reader_points_at_its_name(visit: Visit) -> None:
+    page = visit.open("/kernels/kron?tab=commits&variant=v3")
+    page.evaluate("""async () => {
+        const place = document.querySelector("[data-figure]");
+        const index = place.data.findIndex((trace) => trace.meta?.own);
+        await Plotly.restyle(place, { "line.color": "#9aa1a9", showlegend: true }, [index]);
+    }""")
+    stroke = "[...document.querySelectorAll('.js-line')].map((line) => line.style.stroke).join()"
+    own = page.evaluate("document.querySelector('[data-figure]').data.find((trace) => trace.meta?.own).meta.own")
+    rgb = f"rgb({', '.join(str(int(own[at : at + 2], 16)) for at in (1, 3, 5))})"
+    count = f"{stroke}.split('{rgb}').length"
+    before = page.evaluate(count)
+    page.locator(".legend .traces").first.hover()
+    wait_until(page, f"{count} > {before}")
+    page.mouse.move(5, 5)
+    wait_until(page, f"{count} === {before}")
+
+
+def test_one_commit_is_shown_in_all_small_histories(visit: Visit) -> None:
+    page = visit.open("/kernels/kron")
+    pictures = page.locator("svg.multiple")
+    assert pictures.count() > 1
+    pictures.first.hover()
+    expect(page.locator("[data-commit-at]")).to_have_text(re.compile("^[0-9a-f]{8}$"))
+    places = {line.get_attribute("d") for line in page.locator("svg.multiple .cross").all()}
+    assert len(places) == 1
+    assert places != {""}
 
 
 def test_a_click_on_a_point_goes_to_its_commit(visit: Visit, world: World) -> None:
@@ -136,7 +195,7 @@ def test_switches_keep_each_other(visit: Visit) -> None:
 
 def test_the_shown_range_is_in_the_address_and_outlives_switches(visit: Visit) -> None:
     page = visit.open(HISTORY)
-    whole = page.locator("section[aria-labelledby=points] tbody tr").count()
+    whole = len(figure(page)["layout"]["meta"]["commits"])
     drag(page, 0.4, 0.7)
     page.wait_for_url(re.compile("from=[0-9a-f]{8}&to=[0-9a-f]{8}"))
     page.get_by_label("samples").check()
@@ -175,12 +234,12 @@ def test_a_view_is_saved_with_the_range_that_is_shown(visit: Visit) -> None:
 
 def test_heights_and_dates_are_chosen(visit: Visit) -> None:
     page = visit.open(HISTORY)
-    page.get_by_label("Height").select_option("first")
+    page.get_by_label("Y axis").select_option("first")
     page.wait_for_url(re.compile("y=first"))
     visit.wait_for_charts()
     first = next(trace for trace in figure(page)["data"] if trace["mode"] == "lines+markers")
     assert first["y"][0] == 1.0
-    page.get_by_label("Axis").select_option("date")
+    page.get_by_label("X axis").select_option("date")
     page.wait_for_url(re.compile("x=date"))
     visit.wait_for_charts()
     assert "y=first" in page.url
@@ -221,7 +280,7 @@ def test_the_overview_leads_to_history_and_operator(visit: Visit) -> None:
     page.wait_for_url(re.compile("/regressions/"))
     visit.open("/overview?suite=quick")
     page.locator(".heat-map td a").last.click()
-    page.wait_for_url(re.compile("/history/"))
+    page.wait_for_url(re.compile("/kernels/.*tab=commits"))
     visit.open("/overview?suite=quick")
     page.locator("select[name=device]").select_option(CPU.device_key)
     page.wait_for_url(re.compile(f"device={CPU.device_key}"))

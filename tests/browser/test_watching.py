@@ -19,7 +19,7 @@ def test_a_case_is_watched_and_the_overview_narrowed_to_it(visit: Visit) -> None
     page.locator("summary", has_text="Watch").click()
     page.get_by_label("Your name").fill("Sixth Author")
     page.get_by_role("button", name="Watch", exact=True).click()
-    page.wait_for_url(re.compile("/history"))
+    page.wait_for_url(re.compile("tab=commits"))
     page.locator("summary", has_text="Watch").click()
     violations = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     assert [rule["id"] for rule in violations] == []

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from warpwatch.server.figures.formats import states_figure
+
 from .conftest import ROOT
 
 FILES = sorted(path for path in (ROOT / "kernels").glob("*.py") if not path.name.startswith("_"))
-NUMBER = r"\d[\d.,]*"
-# Sizes such as 128 x 128 and names such as f32 are no measured figures, nor are counts of a kernel's own steps.
-FIGURE = re.compile(
-    rf"{NUMBER}\s*(?:ns|µs|us|ms|s|seconds?|minutes?|[kMG]B|%|percent|TFLOPs?|GFLOPs?|times)(?![\w/])"
-    rf"|{NUMBER}\s*[%×](?!\s*\d)|{NUMBER}\s*x\b(?!\s*\d)|\d[\d.]*e[-−]?\d"
-    r"|\b(?:half|halves|thirds?|quarters?|fourths?|fifths?|tenths?|twice|thrice)\b"
-    r"|\b(?:two|three|four|five|six|ten) times (?:as|faster|slower|the)\b",
-    re.IGNORECASE,
-)
 
 
 def strings(node: ast.expr) -> Iterator[str]:
@@ -48,7 +40,7 @@ def test_every_outcome_is_read() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_an_outcome_holds_no_measured_figure(path: Path) -> None:
-    assert [text for text in outcomes(path.read_text(encoding="utf-8")) if FIGURE.search(text)] == []
+    assert [text for text in outcomes(path.read_text(encoding="utf-8")) if states_figure(text)] == []
 
 
 @pytest.mark.parametrize(
@@ -66,11 +58,11 @@ def test_an_outcome_holds_no_measured_figure(path: Path) -> None:
     ],
 )
 def test_a_measured_figure_is_recognized(text: str) -> None:
-    assert FIGURE.search(text)
+    assert states_figure(text)
 
 
 @pytest.mark.parametrize(
     "text", ["128 x 128 results", "loses to f32 at 8192 rows", "tl.dot computes 16 rows", "3xtf32"]
 )
 def test_a_size_is_no_measured_figure(text: str) -> None:
-    assert not FIGURE.search(text)
+    assert not states_figure(text)

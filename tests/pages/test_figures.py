@@ -20,7 +20,7 @@ from warpwatch.server.figures.history_layers import MOST_MARKS, quantiles
 from warpwatch.server.figures.history_marks import MOST_BANDS, SAME, SLOWER
 from warpwatch.server.figures.history_view import HistoryView, HorizontalAxis, VerticalAxis
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
-from warpwatch.server.figures.palette import LIBRARIES, PALETTE, variant_colour
+from warpwatch.server.figures.palette import GREY, PALETTE, variant_styles
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
 from warpwatch.server.web.history import (
     chart_label,
@@ -131,31 +131,26 @@ def test_several_variants_are_named_and_share_the_commits() -> None:
     accepted(figure)
 
 
-def test_changes_of_level_are_triangles_with_their_size() -> None:
+def test_shifts_of_level_are_pale_marks_without_a_verdict() -> None:
+    """Only trials decide what is slower or faster; a shift is neither red nor green, and no arrow."""
     steps = [
         LevelShift("b" * 40, f"{2:040x}", 1, 2, 1.3),
-        LevelShift("b" * 40, f"{3:040x}", 2, 3, 0.5),
+        LevelShift("b" * 40, f"{3:040x}", 2, 3, 0.5, is_code_changed=False),
         LevelShift("b" * 40, "e" * 40, 8, 9, 1.1),
     ]
     figure = history_figure([history([point(1, 1e4), point(2, 1.3e4), point(3, 6.5e3)])], {1: steps})
-    marks = {trace["name"]: trace for trace in figure["data"] if trace["mode"] == "markers+text"}
-    assert {name: (trace["x"], trace["y"], trace["text"]) for name, trace in marks.items()} == {
-        "level shift, slower": ([1], [13.0], ["+30.0\N{THIN SPACE}%"]),
-        "level shift, faster": ([2], [6.5], ["\N{MINUS SIGN}50.0\N{THIN SPACE}%"]),
-    }, "a change behind the last point shown has no mark"
-    assert marks["level shift, slower"]["customdata"][0][0] == f"/commits/{2:040x}?repository=kernels"
+    marks = {trace["name"]: trace for trace in figure["data"] if trace["mode"] == "markers"}
+    assert {name: (trace["x"], trace["y"]) for name, trace in marks.items()} == {
+        "shift": ([1], [13.0]),
+        "shift, same code": ([2], [6.5]),
+    }, "a shift behind the last point shown has no mark"
+    assert {trace["marker"]["color"] for trace in marks.values()} == {SAME}
+    assert "triangle" not in json.dumps(figure)
+    assert "slower" not in json.dumps(figure)
+    address, *_, size, _ = marks["shift"]["customdata"][0]
+    assert (address, size) == (f"/commits/{2:040x}?repository=kernels", "+30.0\N{THIN SPACE}%")
     accepted(figure)
     assert history_figure([history([point(1, 1e4)])], {}) == history_figure([history([point(1, 1e4)])])
-
-
-def test_a_change_of_level_without_a_change_of_code_is_grey() -> None:
-    steps = [LevelShift("b" * 40, f"{number:040x}", 1, 2, 1.3, is_code_changed=number == 3) for number in (2, 3)]
-    figure = history_figure([history([point(1, 1e4), point(2, 1.3e4), point(3, 1.7e4)])], {1: steps})
-    marks = {
-        trace["x"][0]: trace["marker"]["color"] for trace in figure["data"] if "triangle" in str(trace.get("marker"))
-    }
-    assert marks == {1: SAME, 2: SLOWER}
-    accepted(figure)
 
 
 def test_a_confirmed_change_takes_the_place_of_the_level_shift_it_confirms() -> None:
@@ -166,7 +161,8 @@ def test_a_confirmed_change_takes_the_place_of_the_level_shift_it_confirms() -> 
         LevelShift(f"{at:040x}", f"{at + 1:040x}", at, at + 1, ratio) for at, ratio in ((2, 1.15), (4, 0.8))
     )
     figure = history_figure([replace(history(points), changes=[change])], {1: [slower, faster]})
-    assert [trace["name"] for trace in figure["data"] if trace["mode"] == "markers+text"] == ["level shift, faster"]
+    (shift,) = [trace for trace in figure["data"] if trace.get("name") == "shift"]
+    assert shift["x"] == [4], "of the two shifts the one that no trial has confirmed"
     accepted(figure)
 
 
@@ -231,13 +227,71 @@ def test_names_from_kernel_code_are_no_markup() -> None:
     assert [tag for tag in ("<b>v1", "<i>", "<u>") if tag in written] == []
 
 
-def test_a_variant_has_its_colour_in_every_selection() -> None:
-    colours = [variant_colour(name) for name in ("v1", "v2", "v3", "cublas", "triton")]
-    assert colours[:3] == list(PALETTE[:3])
-    assert len(set(colours[:3])) == 3
-    assert colours == [variant_colour(name) for name in ("v1", "v2", "v3", "cublas", "triton")]
-    usual = [variant_colour(name) for name in [*LIBRARIES, *(f"v{number}" for number in range(1, 9))]]
-    assert len(set(usual)) == len(usual)
+def test_thirteen_variants_are_told_apart_and_six_of_them_are_coloured() -> None:
+    names = [*(f"v{number}" for number in range(1, 5)), *(f"library{number}" for number in range(9))]
+    styles = variant_styles(names)
+    assert [styles[name].own for name in ("v1", "v2", "v3")] == list(PALETTE[:3])
+    assert len({(style.own, style.symbol) for style in styles.values()}) == len(names)
+    assert len({(style.own, style.dash) for style in styles.values()}) == len(names)
+    assert len({(style.own, style.filling) for style in styles.values()}) == len(names)
+    assert {name for name in names if styles[name].colour != GREY} == {name for name in names if styles[name].is_lit}
+    best = ["v4", *names[8:]]
+    lit = variant_styles(names, best)
+    assert len({style.colour for style in lit.values() if style.is_lit}) == len(best), "no two lit ones share a colour"
+    everything = variant_styles(names, names)
+    assert len({(style.colour, style.symbol) for style in everything.values()}) == len(names)
+
+
+def test_a_variant_has_its_colour_in_every_chart_of_an_operator() -> None:
+    names = ["v1", "v2", "v3", "cublas"]
+    styles = variant_styles(names)
+    both = [history([point(1, 1e4), point(2, 1e4)], variant=name) for name in ("v3", "cublas")]
+    charts = [
+        history_figure(both, styles=styles),
+        history_figure(both[:1], styles=styles),
+        roofline_figure([RooflinePoint("v3", "n=1", 1000, 10, 1e3, "/history/1")], {}, styles),
+    ]
+    own = [trace["meta"]["own"] for chart in charts for trace in chart["data"] if trace.get("name") == "v3"]
+    assert own == [PALETTE[2]] * 3
+
+
+def test_grey_lines_lie_below_and_have_no_band() -> None:
+    both = [history([point(1, 1e4), point(2, 1e4)], variant=name) for name in ("v1", "v2")]
+    figure = history_figure(both, styles=variant_styles(["v1", "v2"], ["v1"]))
+    assert [(trace["name"], trace["line"]["color"]) for trace in lines(figure)] == [("v2", GREY), ("v1", PALETTE[0])]
+    fills = [trace["fillcolor"] for trace in figure["data"] if trace.get("fill") == "tonexty"]
+    assert [fill.rsplit(",", 1)[1] for fill in fills] == ["0.0)", "0.18)"]
+    accepted(figure)
+
+
+def test_the_legend_of_marks_names_the_line_as_well() -> None:
+    mark = StatusMark(f"{2:040x}", 2, "check", "wrong", "y is wrong")
+    figure = history_figure([history([point(1, 1e4), point(3, 1e4)], [mark])])
+    assert [trace["name"] for trace in figure["data"] if trace.get("showlegend", True)] == ["v1", "wrong"]
+    plain = history_figure([history([point(1, 1e4), point(3, 1e4)])])
+    assert [trace["name"] for trace in plain["data"] if trace.get("showlegend", True)] == []
+
+
+def test_a_change_that_no_trial_has_decided_has_a_grey_band() -> None:
+    def labelled(phase: str) -> tuple[str, str]:
+        change = SeriesChange(7, "slower", phase, 1.08, None, None, f"{1:040x}", 1, f"{2:040x}", 2, 1, None)
+        layout = history_figure([replace(history([point(1, 1e4), point(2, 1e4)]), changes=[change])])["layout"]
+        (label,) = layout["annotations"]
+        return layout["shapes"][0]["fillcolor"], label["text"]
+
+    assert labelled("culprit")[0] == SLOWER
+    colour, text = labelled("unpaired")
+    assert colour == SAME
+    assert ">suspected +8.0" in text
+
+
+def test_labels_of_changes_have_room_above_the_lines() -> None:
+    change = SeriesChange(7, "slower", "culprit", 1.17, None, None, f"{1:040x}", 1, f"{2:040x}", 2, 1, None)
+    layout = history_figure([replace(history([point(1, 1e4), point(2, 1e4)]), changes=[change])])["layout"]
+    (label,) = layout["annotations"]
+    assert (label["yref"], label["y"], label["yanchor"]) == ("paper", 1, "top")
+    assert layout["yaxis"]["domain"][1] < 1
+    assert history_figure([history([point(1, 1e4)])])["layout"]["yaxis"]["domain"][1] == 1
 
 
 def test_machine_code_of_one_commit_is_drawn_as_bars() -> None:

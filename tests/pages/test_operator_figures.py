@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import Any
+from xml.etree import ElementTree
 
 import plotly.graph_objects as plotly
 import pytest
 
 from warpwatch.db.reads.code import CaseRow
+from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries
 from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.db.trends import RecentPoint
-from warpwatch.server.figures.palette import variant_colour
+from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_ceiling
+from warpwatch.server.figures.overview_rows import best_variant
+from warpwatch.server.figures.palette import variant_styles
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
 from warpwatch.server.figures.size_axis import SizeQuantity, crossovers, size_figure, size_groups
-from warpwatch.server.figures.small_multiples import HEIGHT, small_multiples
+from warpwatch.server.figures.small_multiples import HEIGHT, case_choices, shown_series
+from warpwatch.server.figures.speedups import rank_variants, standings
 
 
 def case(number: int, sizes: dict[str, Any], direction: str = "fwd") -> CaseRow:
@@ -127,19 +134,113 @@ def test_every_variant_is_a_line_over_the_size(quantity: SizeQuantity) -> None:
     accepted(figure)
 
 
+def test_cases_without_precision_and_direction_have_no_empty_name() -> None:
+    cases = [CaseRow(n, f"n={n}", {"n": n}, "", "", "contiguous", ["quick"], 0, 0) for n in (1, 2)]
+    (group,) = size_groups(cases, [cell(row.key, "v1", 1.0) for row in cases])["n"]
+    assert group.name == ""
+
+
+# --- shares of the ceiling ------------------------------------------------------------------------------------
+
+
+def shared(key: str, variant: str, ceiling_share: float | None, status: str | None = "ok") -> OverviewCell:
+    return replace(cell(key, variant, 100.0, status=status), roofline_share=ceiling_share)
+
+
+def test_a_row_per_case_has_a_mark_per_right_variant() -> None:
+    cells = [shared("n=16", "v1", 0.5), shared("n=16", "v2", 0.25), shared("n=8", "v1", 0.75)]
+    cells += [shared("n=8", "v2", 0.9, "wrong"), shared("n=8", "v3", None)]
+    picture = ceiling_rows(cells, variant_styles(["v1", "v2", "v3"]))
+    assert picture is not None
+    wide, narrow = ElementTree.fromstring(f"<div>{picture}</div>")
+    assert "the highest is 75\N{THIN SPACE}%, by v1 at n=8" in wide.get("aria-label", "")
+    for svg in (wide, narrow):
+        names = [group.get("data-variant") for group in svg.iter("g")]
+        assert names == ["v1", "v1", "v2"], "n=8 above n=16; a wrong result has no mark"
+    places = [float(circle.get("cx", "0")) for circle in wide.iter("circle")]
+    assert places[0] > places[1] > places[2]
+    assert ceiling_rows([shared("n=8", "v3", None)], variant_styles(["v3"])) is None
+
+
+def test_a_share_above_the_ceiling_stands_at_its_end_and_is_said() -> None:
+    cells = [shared("n=16", "v1", 1.3), shared("n=16", "v2", 1.002)]
+    picture = ceiling_rows(cells, variant_styles(["v1", "v2"]))
+    assert picture is not None
+    wide, _ = ElementTree.fromstring(f"<div>{picture}</div>")
+    over, full = wide.iter("g")
+    assert (over.find("circle"), full.find("path")) == (None, None), "an arrow and a dot"
+    assert "130\N{THIN SPACE}% of the ceiling" in (over.findtext("title") or "")
+    assert [has_share_above_ceiling(cells), has_share_above_ceiling(cells[1:])] == [True, False]
+
+
+# --- which variant is the best --------------------------------------------------------------------------------
+
+
+def test_variants_are_ranked_by_wins_then_by_their_distance() -> None:
+    cells = [cell("n=1", "v1", 100.0), cell("n=1", "v2", 50.0), cell("n=1", "v3", 52.0)]
+    cells.append(cell("n=1", "v4", 1.0, status="wrong"))
+    cells += [cell("n=2", "v1", 80.0), cell("n=2", "v2", 40.0), cell("n=2", "v3", 39.0), cell("n=3", "v2", 9.0)]
+    assert rank_variants(cells) == ["v2", "v3", "v1"]
+    assert standings(cells) == {
+        "v1": "2.03× the time of the fastest in 2 cases",
+        "v2": "fastest in 2 of 3 cases; 1.04× next",
+        "v3": "fastest in 1 of 2 cases; 1.03× next",
+    }
+    assert standings([cell("n=1", "v1", 1.0)]) == {"v1": "fastest in 1 of 1 case"}
+
+
+def test_a_best_variant_that_loses_to_the_baseline_has_no_speedup() -> None:
+    """The fastest variant of most cases may be behind the baseline in the median of all, and 1.00× says nothing."""
+    cells = [cell("n=1", "v1", 100.0), cell("n=1", "v2", 99.9), cell("n=2", "v1", 100.0), cell("n=2", "v2", 99.9)]
+    best = best_variant(cells)
+    assert best is not None
+    assert (best.name, best.is_ahead) == ("v2", False)
+    ahead = best_variant([*cells[:2], cell("n=2", "v1", 100.0), cell("n=2", "v2", 50.0)])
+    assert ahead is not None
+    assert ahead.is_ahead
+
+
 # --- histories ------------------------------------------------------------------------------------------------
+
+
+def timed(key: str, variant: str, series: int, ns: float | None = 1.0, status: str | None = "ok") -> CaseSeries:
+    return CaseSeries("spmm", key, variant, series, ["quick"], ns, 0.5, status)
 
 
 def test_one_height_means_one_change_in_all_pictures() -> None:
     points = [RecentPoint(1, 1, 1, 1, 100.0), RecentPoint(1, 2, 2, 1, 200.0)]
     points += [RecentPoint(2, 1, 1, 1, 1000.0), RecentPoint(2, 2, 2, 2, 500.0), RecentPoint(3, 1, 1, 1, 1.0)]
-    cells = [cell("n=16", "v1", 1.0, 2), cell("n=8", "v1", 1.0, 1), cell("n=8", "v2", 1.0, 3)]
-    first, second = small_multiples(cells, points)
-    assert [first.case, second.case] == ["n=8", "n=16"]
+    series = [timed("n=16", "v1", 2), timed("n=8", "v1", 1), timed("n=9", "v1", 3)]
+    first, single, second = case_choices(series, shown_series(series), points, [])
+    assert [first.case, single.case, second.case] == ["n=8", "n=9", "n=16"]
     edge = 5.0
     assert f" {edge:.1f}" in first.svg, "twice the time is the largest change of all, so it reaches the edge"
     assert f" {HEIGHT - edge:.1f}" in second.svg
-    assert first.svg.count(variant_colour("v1")) == 1
-    assert "v2" not in first.svg, "one point is no history"
-    assert "L" in first.svg.split("stroke")[0]
-    assert "M5 42.0M255 79.0" in second.svg, "two environments are not joined"
+    assert single.svg == "", "one point is no history"
+    for picture in (first.svg, second.svg):
+        assert ">+100\N{THIN SPACE}%<" in picture, "both have the same scale"
+        assert ">\N{MINUS SIGN}50\N{THIN SPACE}%<" in picture
+    assert re.search(r'd="M40 [\d.]+L211 [\d.]+"', first.svg)
+    assert re.search(r'd="M40 [\d.]+M211 [\d.]+"', second.svg), "two environments are not joined"
+
+
+def test_a_case_shows_its_fastest_right_variant_or_the_chosen_one() -> None:
+    series = [timed("n=8", "v1", 1, 9.0), timed("n=8", "v2", 2, 5.0), timed("n=8", "v3", 3, 1.0, "wrong")]
+    assert [row.variant for row in shown_series(series)] == ["v2"]
+    assert [row.variant for row in shown_series(series, "v3")] == ["v3"]
+
+
+def test_marks_of_changes_are_coloured_where_they_were_decided() -> None:
+    points = [RecentPoint(1, commit, commit, 1, 100.0) for commit in (1, 2, 3, 4)]
+    series = [timed("n=8", "v1", 1), timed("n=8", "v2", 2)]
+    changes = [
+        CaseChange("spmm", 2, 9, "slower", "culprit", 1.2, 4),
+        CaseChange("spmm", 1, 8, "slower", "suspected", 1.1, 3),
+        CaseChange("spmm", 1, 7, "faster", "confirmed", 0.8, 2),
+        CaseChange("spmm", 5, 6, "slower", "culprit", 1.2, 2),
+    ]
+    (choice,) = case_choices(series, series[:1], points, changes)
+    assert re.findall(r'<rect class="(\w+)"', choice.svg) == ["faster", "suspected", "slower"]
+    assert choice.svg.count("data-statement=") == 3
+    assert [row.regression_id for row in choice.open] == [9, 7], "of every variant of the case"
+    assert [row.regression_id for row in choice.suspected] == [8]

@@ -52,7 +52,7 @@ def shift_others(machine: Machine, number: int, share: float, least: int = LEAST
 
 
 def test_shifts_at_the_same_code_are_told_from_others(machine: Machine) -> None:
-    """The page greys a level shift behind which no code changed; a shift at changed code keeps its colour."""
+    """The page says of a shift behind which no code changed that the code is the same."""
     machine.truth = Truth(times={V1: {5: 1.3}, V2: {CHANGED: 1.3}})
     for number in range(12):
         machine.bench(number)
@@ -62,7 +62,7 @@ def test_shifts_at_the_same_code_are_told_from_others(machine: Machine) -> None:
     ]
     assert [[step["is_code_changed"] for step in item["steps"]] for item in noise] == [[False], [True]]
     page = machine.client.get(f"/history/{series_id(machine.client, variant='v1')}", headers={"Accept": "text/html"})
-    assert "slower, same code" in page.text
+    assert '"name":"shift, same code"' in page.text
     assert "level shift, slower" not in page.text
 
 

@@ -43,7 +43,7 @@ def test_a_step_is_told_with_its_commits(client: TestClient, lab: Lab) -> None:
     assert step["ratio"] == pytest.approx(1.5, rel=0.01)
     assert found["level_ns"] == pytest.approx(150_000, rel=0.01)
     page = client.get(f"/history/{series_id(client)}", headers={"Accept": "text/html"})
-    assert "level shift, slower" in page.text
+    assert '"name":"shift"' in page.text
     assert "Smallest detectable change" in page.text
 
 

@@ -1,8 +1,9 @@
-"""The operator's page: where the arrows of its roofline start, and what it draws over sizes and history."""
+"""The tabs of an operator's page: where the arrows of its roofline start, and what it draws over sizes and history."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -45,7 +46,8 @@ def test_arrows_start_at_the_newest_release(lab: Lab, client: TestClient) -> Non
         assert (release.sha, release.tags, release.median_ns) == (lab.shas[1], ["v1.1"], 80_000.0)
         recent = list_recent_points(s, series, ALL_COMMITS, limit=3)
         assert [point.median_ns for point in recent] == [80_000.0, 60_000.0, 40_000.0]
-    page = client.get("/kernels/square").text
+    assert "roofline-figure" not in client.get("/kernels/square").text, "the plane is drawn on demand"
+    page = client.get("/kernels/square?plane=true").text
     assert "arrows from v1.1" in page
     arrows = [note for note in figure(page, "roofline-figure")["layout"]["annotations"] if note["showarrow"]]
     assert [round(10 ** (note["y"] - note["ay"]), 6) for note in arrows] == [2.0]
@@ -55,7 +57,7 @@ def test_arrows_start_at_the_newest_release(lab: Lab, client: TestClient) -> Non
 def test_without_a_release_arrows_start_at_the_commit_before(lab: Lab, client: TestClient) -> None:
     lab.bench(0, {V1: 90_000.0})
     lab.bench(1, {V1: 30_000.0})
-    arrows = figure(client.get("/kernels/square").text, "roofline-figure")["layout"]["annotations"]
+    arrows = figure(client.get("/kernels/square?plane=true").text, "roofline-figure")["layout"]["annotations"]
     assert [round(10 ** (note["y"] - note["ay"]), 6) for note in arrows if note["showarrow"]] == [3.0]
 
 
@@ -76,7 +78,8 @@ def test_the_page_of_an_operator_names_its_open_regressions(lab: Lab, client: Te
         lab.bench(index, {V1: 100.0, LARGE: 200.0})
     number = plant(lab, 0, 1, 1.3, [V1, LARGE])
     page = client.get("/kernels/square").text
-    assert page.count(f'data-regression="{number}"') == 1
+    (chips,) = re.findall(r'aria-label="Open regressions">.*?</ul>', page, re.DOTALL)
+    assert chips.count(f'data-regression="{number}"') == 1
     client.post(
         f"/api/v1/regressions/{number}/triage", json={"author": "ann", "state": "accepted", "note": "as intended"}
     )
@@ -94,10 +97,10 @@ def test_a_history_begins_with_a_case_that_has_a_time(lab: Lab, client: TestClie
             ),
             {"case": CASES[1]},
         )
-    assert f"<title>square {CASES[0]} " in client.get("/history?operator=square").text
+    assert f"<title>square {CASES[0]}, over commits " in client.get("/history?operator=square").text
     lab.check(0, {("v1", CASES[1]): Status.WRONG})
     page = client.get("/history", params={"operator": "square", "case": CASES[1]}).text
-    assert f"<title>square {CASES[1]} " in page
+    assert f"<title>square {CASES[1]}, over commits " in page
     assert 'data-figure="history-figure"' not in page, "a chart without a time would be an empty frame"
     assert 'class="status bad"' in page
 

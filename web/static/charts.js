@@ -71,25 +71,73 @@ function keepRange(place, change) {
   history.replaceState(null, "", address);
 }
 
-// Labels that would cover one another stand in rows below each other. One that finds no room is left out: the list below
-// the chart has all of them, and zooming in makes room.
-const LABEL_ROWS = { change: 4, environment: 1 };
+// Labels that would cover one another stand in rows below each other, above the lines, which give them room. One that
+// finds no room is left out: the list below the chart has all of them, and zooming in makes room.
+const LABEL_ROWS = { change: 4, environment: 1 }, ROW = 18;
 const ruler = document.createElement("canvas").getContext("2d");
-function spreadLabels(place) {
-  const { xaxis } = place._fullLayout, taken = {}, moved = {};
+function spreadLabels(place, isResized) {
+  const { xaxis, yaxis, _size } = place._fullLayout, taken = {}, moved = {};
   (place.layout.annotations ?? []).forEach((label, index) => {
     if (!(label.name in LABEL_ROWS)) return;
-    const rows = taken[label.name] ??= Array.from({ length: LABEL_ROWS[label.name] }, () => []);
+    const most = label.name === "change" && !isResized ? place.labelRows : LABEL_ROWS[label.name];
+    const rows = taken[label.name] ??= Array.from({ length: most }, () => []);
     ruler.font = `${label.font.size}px ${styleOf("--sans")}`;
     const width = ruler.measureText(plain(label.text)).width + 8, at = xaxis.d2p(label.x);
     const left = Math.max(Math.min(at - width / 2, xaxis._length - width), 0);
     const isInSight = at >= 0 && at <= xaxis._length;
     const row = isInSight ? rows.findIndex((ends) => ends.every(([from, to]) => left > to || left + width < from)) : -1;
     rows[row]?.push([left, left + width]);
-    const shown = { visible: row >= 0, xanchor: "left", xshift: left - at, yshift: label.name === "change" ? -4 - 18 * row : 0 };
+    const shown = { visible: row >= 0, xanchor: "left", xshift: left - at, yshift: label.name === "change" ? -ROW * row : 0 };
     for (const [name, value] of Object.entries(shown)) moved[`annotations[${index}].${name}`] = value;
   });
+  // While the reader pans, the lines keep their height.
+  if (isResized && taken.change) {
+    place.labelRows = Math.max(taken.change.filter((ends) => ends.length).length, 1);
+    moved["yaxis.domain"] = [yaxis.domain[0], 1 - (ROW * place.labelRows + 4) / _size.h];
+  }
+  Object.assign(moved, commitTicks(place));
   if (Object.keys(moved).length) return Plotly.relayout(place, moved);
+}
+
+// As many commits of the shown range are named as find room, the newest among them.
+const TICK_WIDTH = 74;
+function commitTicks(place) {
+  const { commits } = place.layout.meta ?? {}, { xaxis } = place._fullLayout;
+  if (!commits || xaxis.type === "date") return {};
+  const [low, high] = xaxis.range;
+  const shown = commits.filter(([at]) => at >= low && at <= high);
+  const step = Math.max(1, Math.ceil(shown.length / Math.max(Math.floor(xaxis._length / TICK_WIDTH), 1)));
+  const named = shown.filter((_, index) => (shown.length - 1 - index) % step === 0);
+  return {
+    "xaxis.tickvals": named.map(([at]) => at),
+    "xaxis.ticktext": named.map(([, sha]) => `<span style="font-family:monospace">${sha.slice(0, SHORT)}</span>`),
+    "xaxis.tickangle": 0,
+  };
+}
+
+// A line that is drawn in grey has its own colour while the reader points at it, or at its name in the legend. Styles are
+// set at the elements: a restyle of the chart would draw thousands of points anew.
+function light(place, index, isLit) {
+  const { own } = place.data[index]?.meta ?? {};
+  const group = place.calcdata?.[index]?.[0]?.node3?.node();
+  const drawn = place.data[index]?.line?.color ?? place.data[index]?.marker?.color;
+  if (!own || !group || own === drawn) return;
+  for (const line of group.querySelectorAll(".js-line")) {
+    line.style.stroke = isLit ? own : drawn;
+    line.style.strokeWidth = isLit ? "2.5px" : "1px";
+  }
+  for (const point of group.querySelectorAll(".point")) {
+    if (point.style.fill !== "none") point.style.fill = isLit ? own : drawn;
+    if (point.style.strokeWidth !== "0px") point.style.stroke = isLit ? own : drawn;
+  }
+}
+function lightOnHover(place) {
+  place.on("plotly_hover", ({ points }) => light(place, points[0].curveNumber, true));
+  place.on("plotly_unhover", ({ points }) => light(place, points[0].curveNumber, false));
+  const named = (event) => event.target.closest?.(".legend .traces")?.__data__?.[0]?.trace?.index;
+  for (const [kind, isLit] of [["mouseover", true], ["mouseout", false]]) {
+    place.addEventListener(kind, (event) => { if (named(event) !== undefined) light(place, named(event), isLit); });
+  }
 }
 
 // The text of a label or tooltip without its markup.
@@ -116,7 +164,8 @@ async function draw(place) {
   if (IS_TOUCH) figure.layout.dragmode = false;
   // The chart library counts a tap, and the click that a browser adds to it, as a double click.
   await Plotly.newPlot(place, figure.data, withTheme(figure.layout), IS_TOUCH ? { ...CONFIG, doubleClick: false, displayModeBar: false } : CONFIG);
-  await spreadLabels(place);
+  await spreadLabels(place, true);
+  lightOnHover(place);
   // The first custom value of a point is where a click on it leads.
   place.on("plotly_click", (event) => {
     const point = event.points.find(({ customdata }) => typeof customdata?.[0] === "string" && customdata[0].startsWith("/"));
@@ -126,7 +175,10 @@ async function draw(place) {
   });
   place.on("plotly_relayout", (change) => {
     if (figure.layout.meta?.commits) keepRange(place, change);
-    if (Object.keys(change).some((key) => /^(xaxis|autosize|width)/.test(key))) spreadLabels(place);
+    const keys = Object.keys(change);
+    if (keys.some((key) => /^(xaxis\.(range|autorange)|autosize|width)/.test(key))) {
+      spreadLabels(place, keys.some((key) => /^(autosize|width)/.test(key)));
+    }
   });
   document.addEventListener("warpwatch:theme", () => Plotly.relayout(place, withTheme(place.layout)));
   place.dataset.drawn = "yes";
