@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from warpwatch.contract.words import ChangePhase, StatementDirection, StatementKind, StatementSource, Verdict
-from warpwatch.server.verdicts.statements import Statement, state_change, state_regression
+from warpwatch.server.verdicts.statements import (
+    Statement,
+    state_cell,
+    state_change,
+    state_member,
+    state_outcome,
+    state_regression,
+)
 
 if TYPE_CHECKING:
     from warpwatch.db.regressions import RegressionRow
@@ -415,6 +422,9 @@ FILTERS = (
     fixed_part,
     state_regression,
     state_change,
+    state_cell,
+    state_member,
+    state_outcome,
     statement_tone,
     statement_arrow,
     statement_words,
