@@ -156,3 +156,22 @@ def _is_here(s: Session, job: JobRecord) -> bool:
     return (
         s.scalar(select(JobRecord.id).where(*alike, JobRecord.submission_id != job.submission_id).limit(1)) is not None
     )
+
+
+def date_back(s: Session, operator_id: int, at: datetime) -> None:
+    """Gives what this transaction wrote about an operator's changes the time of the imported results that it was drawn
+    from: the history of another machine did not happen when its file was read."""
+    s.flush()
+    # In a transaction now() stays the same: nothing that was written before is as late.
+    own = "regression_id IN (SELECT id FROM regressions WHERE operator_id = :operator_id)"
+    written = (
+        ("regressions", "operator_id = :operator_id", ("created_at", "decided_at", "settled_at")),
+        ("trials", own, ("created_at", "answered_at")),
+        ("regression_notes", own, ("created_at",)),
+    )
+    for table, condition, columns in written:
+        for column in columns:
+            # Nothing is decided before it was suspected.
+            value = ":at" if column == "created_at" else "greatest(created_at, :at)"
+            sql = f"UPDATE {table} SET {column} = {value} WHERE {condition} AND {column} >= now()"
+            s.execute(text(sql), {"operator_id": operator_id, "at": at})

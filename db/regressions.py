@@ -182,6 +182,8 @@ CASE WHEN head.parent_sha = base.sha THEN 0
 """SQL: commits of the branch between the ends of a change. A merge brings many ancestors and is one commit."""
 IS_OPEN = "(regressions.verdict = 'confirmed' AND regressions.state IN ('new', 'acknowledged'))"
 """SQL: whether a change is confirmed, and neither evidence nor a person has closed it."""
+IS_SUSPECTED = "(regressions.verdict = 'suspected' AND regressions.state IN ('new', 'acknowledged'))"
+"""SQL: whether history saw a change that no trial decided, and nobody closed it."""
 IS_UNPAIRED = "(regressions.verdict = 'suspected' AND regressions.settled_at IS NOT NULL)"
 """SQL: whether a change is suspected and nothing can be measured for it, as its results come from elsewhere."""
 PHASE = f"""

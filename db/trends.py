@@ -24,6 +24,7 @@ class TrendCommit:
     sha: str
     subject: str
     authored_at: datetime
+    ordinal: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +91,31 @@ class QueueSummary:
 
 SHOWN_COMMITS = 30
 """Commits of the overview's heat map."""
+OLDER_COMMITS = 30
+"""Commits before these, evenly spread over all of history, that a sparkline reaches back to."""
 MOST_RUNNING = 8
 """Running jobs that are listed; the page of jobs has all."""
 
+_HAS_POINT = """
+EXISTS (SELECT FROM points JOIN series ON series.id = points.series_id
+        WHERE points.commit_id = commits.id AND series.device_id = :device_id AND series.metric = :metric)
+"""
 _COMMITS = f"""
-SELECT commits.id, commits.sha, commits.subject, commits.authored_at FROM commits
-WHERE repository_id = :repository_id AND {on_line("commits.id")}
-  AND EXISTS (SELECT FROM points JOIN series ON series.id = points.series_id
-              WHERE points.commit_id = commits.id AND series.device_id = :device_id AND series.metric = :metric)
+SELECT commits.id, commits.sha, commits.subject, commits.authored_at, commits.ordinal FROM commits
+WHERE repository_id = :repository_id AND {on_line("commits.id")} AND {_HAS_POINT}
 ORDER BY ordinal DESC, id DESC LIMIT :limit
+"""
+# The tallies of commits say which have points at all, so that only those of the sample are probed.
+_OLDER_COMMITS = f"""
+SELECT commits.id, sha, subject, authored_at, ordinal FROM (
+    SELECT *, row_number() OVER (ORDER BY ordinal, id) AS place, count(*) OVER () AS total FROM (
+        SELECT id, sha, subject, authored_at, ordinal FROM commits
+        WHERE repository_id = :repository_id AND ordinal < :before AND {on_line("commits.id")}
+          AND (counts IS NULL OR (counts ->> 'points')::int > 0)
+    ) AS older
+) AS commits
+WHERE (place - 1) % greatest(1, ceil(total / {OLDER_COMMITS}.0)::int) = 0 AND {_HAS_POINT}
+ORDER BY ordinal, id
 """
 
 # Each commit is one place in the index of a series, so the cost grows with the series and not with the history. Each
@@ -159,10 +176,15 @@ def read_trends(
     suite: str | None = None,
     limit: int = SHOWN_COMMITS,
     watcher: str | None = None,
+    *,
+    whole: bool = False,
 ) -> TrendGrid:
-    """The newest `limit` commits of a line that were measured on the device, and how each operator moved at them."""
+    """The newest `limit` commits of a line that were measured on the device, and how each operator moved at them.
+
+    whole: whether a sample of all commits before comes along; each is held against the one before it in the sample.
+    """
     commits = list_trend_commits(session, repository_id, device_id, metric, line, limit)
-    shown = commits[-limit:]
+    shown = commits if whole else commits[-limit:]
     asked = [commit.id for commit in commits]
     kept = list_kept(session, repository_id, device_id, metric, asked)
     if suite is not None or watcher is not None:
@@ -180,10 +202,13 @@ def read_trends(
 def list_trend_commits(
     session: Session, repository_id: int, device_id: int, metric: str, line: HistoryLine, limit: int = SHOWN_COMMITS
 ) -> list[TrendCommit]:
-    """The newest commits of a line with a point on the device, oldest first. One more than `limit`, so that the oldest
-    one that is shown has something to be compared with."""
-    of_device = {"repository_id": repository_id, "device_id": device_id, "metric": metric}
-    return fetch(session, TrendCommit, _COMMITS, limit=limit + 1, **of_device, **line.parameters)[::-1]
+    """The newest commits of a line with a point on the device, oldest first, after a sample of those before. One more
+    than `limit`, so that the oldest one that is shown has something to be compared with."""
+    of_device = {"repository_id": repository_id, "device_id": device_id, "metric": metric, **line.parameters}
+    newest = fetch(session, TrendCommit, _COMMITS, limit=limit + 1, **of_device)[::-1]
+    if len(newest) <= limit:
+        return newest
+    return fetch(session, TrendCommit, _OLDER_COMMITS, before=newest[0].ordinal, **of_device) + newest
 
 
 def list_kept(

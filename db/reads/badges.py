@@ -8,19 +8,20 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import fetch
-from warpwatch.db.regressions import IS_OPEN, ON_LINE
+from warpwatch.db.regressions import IS_OPEN, IS_SUSPECTED, ON_LINE
 
 
 @dataclass(frozen=True, slots=True)
 class BadgeCounts:
     """How a line of history stands: variants on cases and devices that are right, wrong in check or bench, or fail
     otherwise at the newest commit where their operator was checked; slower: confirmed slow-downs that nobody has
-    settled."""
+    settled; suspected: changes that no trial decided."""
 
     right: int
     wrong: int
     failed: int
     slower: int
+    suspected: int = 0
 
 
 _STANDING = f"""
@@ -46,13 +47,16 @@ WITH wanted AS (
     -- A bench verifies the outputs that it timed, and finds what a check does not.
     SELECT CASE WHEN bool_or(status = 'wrong') THEN 'wrong' ELSE max(status) FILTER (WHERE kind = 'check') END AS status
     FROM checked GROUP BY operator_id, variant_id, case_id, device_id
+), changes AS (
+    SELECT regressions.* FROM regressions
+    JOIN commits AS base ON base.id = regressions.base_commit_id
+    JOIN commits AS head ON head.id = regressions.head_commit_id
+    WHERE operator_id IN (SELECT id FROM wanted) AND ({IS_OPEN} OR {IS_SUSPECTED}) AND {ON_LINE}
 )
 SELECT count(*) FILTER (WHERE status = 'ok') AS right, count(*) FILTER (WHERE status = 'wrong') AS wrong,
        count(*) FILTER (WHERE status NOT IN ('ok', 'wrong', 'unsupported', 'skipped')) AS failed,
-       (SELECT count(*) FROM regressions
-        JOIN commits AS base ON base.id = regressions.base_commit_id
-        JOIN commits AS head ON head.id = regressions.head_commit_id
-        WHERE operator_id IN (SELECT id FROM wanted) AND {IS_OPEN} AND direction = 'slower' AND {ON_LINE}) AS slower
+       (SELECT count(*) FROM changes WHERE verdict = 'confirmed' AND direction = 'slower') AS slower,
+       (SELECT count(*) FROM changes WHERE verdict = 'suspected') AS suspected
 FROM cells
 """
 

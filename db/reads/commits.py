@@ -38,7 +38,8 @@ class CulpritRow:
 def list_culprits(session: Session, commit_ids: Sequence[int]) -> list[CulpritRow]:
     """The open changes that these commits caused, the largest first."""
     sql = f"""
-    SELECT head.sha, regressions.id AS regression_id, operators.name AS operator, direction, ratio
+    SELECT head.sha, regressions.id AS regression_id, operators.name AS operator, direction,
+           coalesce(left_ratio, ratio) AS ratio
     FROM {TABLES} WHERE head.id = ANY(:ids) AND {IS_OPEN} AND ({CULPRIT}) IS NOT NULL
     ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id
     """

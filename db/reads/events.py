@@ -246,7 +246,10 @@ WITH told AS (
         SELECT head_commit_id FROM trials WHERE trials.regression_id = regressions.id ORDER BY trials.id LIMIT 1
     ) AS first ON true
     WHERE operators.repository_id = :repository_id AND NOT ({SUPERSEDED})
-      AND NOT {IS_UNPAIRED}
+      AND NOT {IS_UNPAIRED} AND NOT EXISTS (
+        -- What was measured elsewhere says nothing of how fast this service decides.
+        SELECT FROM trials JOIN jobs ON jobs.id = trials.job_id JOIN submissions ON submissions.id = jobs.submission_id
+        WHERE trials.regression_id = regressions.id AND submissions.origin IN ('bundle', 'example'))
 )
 SELECT CASE WHEN period IS NOT NULL THEN CAST(:now AS timestamptz) - (period + 1) * make_interval(secs => :length) END
      AS since,

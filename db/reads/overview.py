@@ -8,7 +8,16 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import fetch
-from warpwatch.db.regressions import COMMITS_BETWEEN, IS_OPEN, ON_LINE, PHASE, RANK, SEVERITY
+from warpwatch.db.regressions import (
+    CAN_CONFIRM,
+    COMMITS_BETWEEN,
+    IS_OPEN,
+    IS_SUSPECTED,
+    ON_LINE,
+    PHASE,
+    RANK,
+    SEVERITY,
+)
 from warpwatch.db.watches import is_watched
 
 NEWEST_COMMITS = 20
@@ -22,7 +31,8 @@ class OverviewCell:
     Timing fields are None where it was never measured; `change` is against the previous measured commit of the same
     environment-free series. check_status and bench_status are the newest results' statuses, None where there is none.
     All of it is said of one branch. regression_*: the worst open change for the worse of this cell; its ratio is that
-    of this cell in the A/B comparison; its commits may have caused it, and regression_sha is the newest of them.
+    of this cell in the A/B comparison, or what later changes left of it; its commits may have caused it, and
+    regression_sha is the newest of them. suspected_*: the worst change of this cell that no trial decided.
     is_declared: whether the operator declares the case; a person asked for any other by its sizes.
     """
 
@@ -50,6 +60,10 @@ class OverviewCell:
     regression_sha: str | None = None
     regression_commits: int | None = None
     is_declared: bool = True
+    suspected_id: int | None = None
+    suspected_direction: str | None = None
+    suspected_ratio: float | None = None
+    suspected_can_confirm: bool | None = None
 
 
 # Nearly all cells were measured at the last two measured commits, whose rows lie together: `near_…` reads them at once.
@@ -89,13 +103,24 @@ WITH candidates AS MATERIALIZED (
       AND {is_watched("operators.id", "cases.id")}
 ), open_regressions AS (
     SELECT DISTINCT ON (member.series_id) member.series_id, regressions.id, regressions.direction, {PHASE} AS phase,
-           member.ratio, head.sha, {COMMITS_BETWEEN} + 1 AS commits
+           coalesce(member.left_ratio, member.ratio) AS ratio, head.sha, {COMMITS_BETWEEN} + 1 AS commits
     FROM regressions JOIN regression_series AS member ON member.regression_id = regressions.id
     JOIN operators ON operators.id = regressions.operator_id
     JOIN commits AS base ON base.id = regressions.base_commit_id
     JOIN commits AS head ON head.id = regressions.head_commit_id
     WHERE operators.repository_id = :repository_id AND regressions.device_id = :device_id AND {IS_OPEN}
-      AND regressions.direction <> 'faster' AND member.verdict = 'confirmed' AND {ON_LINE}
+      AND regressions.direction <> 'faster' AND member.verdict = 'confirmed' AND member.fixed_by_commit_id IS NULL
+      AND {ON_LINE}
+    ORDER BY member.series_id, {RANK} DESC, {SEVERITY} DESC, regressions.id
+), suspected AS (
+    SELECT DISTINCT ON (member.series_id) member.series_id, regressions.id, regressions.direction,
+           coalesce(member.ratio, member.suspected_ratio) AS ratio, {CAN_CONFIRM} AS can_confirm
+    FROM regressions JOIN regression_series AS member ON member.regression_id = regressions.id
+    JOIN operators ON operators.id = regressions.operator_id
+    JOIN commits AS base ON base.id = regressions.base_commit_id
+    JOIN commits AS head ON head.id = regressions.head_commit_id
+    WHERE operators.repository_id = :repository_id AND regressions.device_id = :device_id AND {IS_SUSPECTED}
+      AND member.verdict <> 'dismissed' AND {ON_LINE}
     ORDER BY member.series_id, {RANK} DESC, {SEVERITY} DESC, regressions.id
 )
 SELECT cells.operator, cells.case_key AS case, cells.variant,
@@ -108,7 +133,8 @@ SELECT cells.operator, cells.case_key AS case, cells.variant,
        open_regressions.id AS regression_id, open_regressions.direction AS regression_direction,
        open_regressions.phase AS regression_phase, open_regressions.ratio AS regression_ratio,
        open_regressions.sha AS regression_sha, open_regressions.commits AS regression_commits,
-       cells.is_declared
+       cells.is_declared, suspected.id AS suspected_id, suspected.direction AS suspected_direction,
+       suspected.ratio AS suspected_ratio, suspected.can_confirm AS suspected_can_confirm
 FROM cells
 LEFT JOIN LATERAL (
     SELECT id FROM series WHERE series.operator_id = cells.operator_id AND series.device_id = :device_id
@@ -159,6 +185,7 @@ LEFT JOIN LATERAL (
         ORDER BY ordinal DESC, id DESC LIMIT 1)
 ) AS benched ON true
 LEFT JOIN open_regressions ON open_regressions.series_id = series.id
+LEFT JOIN suspected ON suspected.series_id = series.id
 WHERE (series.id IS NOT NULL OR checked.status IS NOT NULL OR benched.status IS NOT NULL)
   -- Cases that are checked alone fill no rows, unless asked for, or unless one of them is not right.
   AND (NOT cells.edge OR coalesce(CAST(:suite AS text), '') = 'edge' OR series.id IS NOT NULL

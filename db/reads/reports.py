@@ -15,7 +15,7 @@ from warpwatch.contract.words import Reason
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.events import SUPERSEDED
 from warpwatch.db.reads.query import IS_UNCHANGED, fetch, fetch_one, fetch_scalar
-from warpwatch.db.regressions import CULPRIT, MERGED_CULPRIT, deciding_rounds
+from warpwatch.db.regressions import CAN_CONFIRM, CULPRIT, IS_SUSPECTED, MERGED_CULPRIT, deciding_rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class ChangeFact:
     """One series of a change that history suggested and a comparison decided.
 
     base_ns, head_ns: the paired rounds that decided it, as in PairFact. merged_sha, merged_subject: the commit of the
-    merged branch that caused it, where the culprit is a merge.
+    merged branch that caused it, where the culprit is a merge. left_ratio: what later changes left of it in the series,
+    and fixed_by_sha the commit that ended it there. can_confirm: whether a trial can still decide what is suspected.
     """
 
     regression_id: int
@@ -102,6 +103,9 @@ class ChangeFact:
     cell: CellFact
     merged_sha: str | None = None
     merged_subject: str | None = None
+    left_ratio: float | None = None
+    fixed_by_sha: str | None = None
+    can_confirm: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,19 +242,21 @@ AND (submissions.base_commit_id IS NULL
 
 _CHANGES = f"""
 SELECT regressions.id AS regression_id, regressions.direction, regression_series.verdict, regressions.state,
-       regression_series.ratio, regression_series.low, regression_series.high,
-       coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
+       coalesce(regression_series.ratio, regression_series.suspected_ratio) AS ratio, regression_series.low,
+       regression_series.high, coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
        operators.name AS operator, variants.name AS variant, cases.key AS case, devices.key AS device_key,
        devices.kind AS device_kind, head.sha AS head_sha, base.sha AS base_sha,
        CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message,
-       {MERGED_CULPRIT} AS merged_sha, merged_head.subject AS merged_subject
+       {MERGED_CULPRIT} AS merged_sha, merged_head.subject AS merged_subject, regression_series.left_ratio,
+       (SELECT sha FROM commits WHERE id = regression_series.fixed_by_commit_id) AS fixed_by_sha,
+       {CAN_CONFIRM} AS can_confirm
 FROM submissions
 CROSS JOIN LATERAL (
     SELECT DISTINCT operator_id, device_id FROM jobs WHERE submission_id = submissions.id AND kind = 'bench'
 ) AS asked
 JOIN operators ON operators.id = asked.operator_id
 JOIN regressions ON regressions.operator_id = asked.operator_id AND regressions.device_id = asked.device_id
-     AND regressions.direction <> 'broken' AND regressions.verdict IN ('confirmed', 'unsure')
+     AND regressions.direction <> 'broken' AND (regressions.verdict IN ('confirmed', 'unsure') OR {IS_SUSPECTED})
      -- What turned out to be the same change as another one is told by that one.
      AND NOT ({SUPERSEDED})
 {FIRST_TRIAL}

@@ -45,12 +45,15 @@ class PointReading(NamedTuple):
 class SeriesChangeFact:
     """What is known of a change that begins or ends at a commit, in one series. is_end: it ends there.
 
-    verdict: of the series. ratio: head over base of the series; the suspected ratio where no trial decided it. phase:
-    contract.words.ChangePhase. can_confirm: whether a trial can still decide it.
+    verdict: of the series. ratio: head over base of the series, or what later changes left of it; the suspected ratio
+    where no trial decided it. phase: contract.words.ChangePhase of the change in this series. can_confirm: whether a
+    trial can still decide it.
     """
 
     series_id: int
     commit_id: int
+    sha: str
+    ordinal: int
     is_end: bool
     regression_id: int
     direction: str
@@ -101,6 +104,7 @@ class _Commit(NamedTuple):
     id: int
     sha: str
     ordinal: int
+    repository_id: int
 
 
 _SERIES = """
@@ -110,7 +114,7 @@ FROM series JOIN operators ON operators.id = series.operator_id JOIN variants ON
 JOIN cases ON cases.id = series.case_id JOIN devices ON devices.id = series.device_id WHERE series.id = ANY(:ids)
 """
 _COMMITS = """
-SELECT id, sha, ordinal FROM commits WHERE sha = ANY(:shas)
+SELECT id, sha, ordinal, repository_id FROM commits WHERE sha = ANY(:shas)
   AND repository_id IN (SELECT repository_id FROM series JOIN operators ON operators.id = series.operator_id
                         WHERE series.id = ANY(:ids))
 """
@@ -177,33 +181,28 @@ WHERE series.id = ANY(:ids) AND jobs.commit_id = ANY(:commits) AND jobs.unchange
 """
 
 
-def _changes(commit: str, is_end: str, condition: str) -> str:
-    """SQL: the changes of series at commits. commit: the one that is spoken of; condition: which changes count."""
-    return f"""
-    SELECT member.series_id, {commit} AS commit_id, {is_end} AS is_end, regressions.id AS regression_id,
-           regressions.direction, member.verdict, {PHASE} AS phase, {CAN_CONFIRM} AS can_confirm,
-           coalesce(member.ratio, member.suspected_ratio) AS ratio, member.low, member.high, base.sha AS base_sha,
-           member.head_status
-    FROM regressions JOIN regression_series AS member ON member.regression_id = regressions.id
-    JOIN commits AS base ON base.id = regressions.base_commit_id
-    JOIN commits AS head ON head.id = regressions.head_commit_id
-    WHERE {condition} AND member.series_id = ANY(:ids) AND regressions.state <> 'invalid' AND {ON_LINE}
-    """
-
-
-_BROKEN = "regressions.direction = 'broken' AND member.verdict = 'confirmed'"
-_CHANGES = f"""
-{_changes("head.id", "false", "regressions.head_commit_id = ANY(:commits)")}
-UNION ALL
-{_changes("member.fixed_by_commit_id", "true", f"member.fixed_by_commit_id = ANY(:commits) AND {_BROKEN}")}
-UNION ALL
-{
-    _changes(
-        "regressions.fixed_by_commit_id",
-        "true",
-        f"regressions.fixed_by_commit_id = ANY(:commits) AND member.fixed_by_commit_id IS NULL AND {_BROKEN}",
-    )
-}
+_BEGINS = f"""
+SELECT member.series_id, head.id AS commit_id, head.sha, head.ordinal, false AS is_end, regressions.id AS regression_id,
+       regressions.direction, member.verdict,
+       CASE WHEN member.fixed_by_commit_id IS NOT NULL THEN 'fixed' ELSE {PHASE} END AS phase,
+       {CAN_CONFIRM} AS can_confirm, coalesce(member.left_ratio, member.ratio, member.suspected_ratio) AS ratio,
+       member.low, member.high, base.sha AS base_sha, member.head_status
+FROM commits AS head JOIN regressions ON regressions.head_commit_id = head.id
+JOIN regression_series AS member ON member.regression_id = regressions.id
+JOIN commits AS base ON base.id = regressions.base_commit_id
+WHERE head.repository_id = :repository_id AND head.ordinal BETWEEN :first AND :last AND member.series_id = ANY(:ids)
+  AND regressions.state <> 'invalid' AND {ON_LINE}
+"""
+_ENDS = f"""
+SELECT member.series_id, ending.id AS commit_id, ending.sha, ending.ordinal, true AS is_end,
+       regressions.id AS regression_id, regressions.direction, member.verdict, 'fixed' AS phase, false AS can_confirm,
+       NULL AS ratio, NULL AS low, NULL AS high, base.sha AS base_sha, NULL AS head_status
+FROM regressions JOIN regression_series AS member ON member.regression_id = regressions.id
+JOIN commits AS ending ON ending.id = coalesce(member.fixed_by_commit_id, regressions.fixed_by_commit_id)
+JOIN commits AS base ON base.id = regressions.base_commit_id
+JOIN commits AS head ON head.id = regressions.head_commit_id
+WHERE ending.ordinal BETWEEN :first AND :last AND member.series_id = ANY(:ids) AND regressions.direction = 'broken'
+  AND member.verdict = 'confirmed' AND regressions.state <> 'invalid' AND {ON_LINE}
 """
 
 
@@ -227,10 +226,7 @@ def list_facts(
     places = {"ids": ids, "commits": [commit.id for commit in asked]}
     statuses = {(row[0], row[1]): row[2] for row in session.execute(text(_STATUSES), places)}
     left_out = {(row[0], row[1]) for row in session.execute(text(_LEFT_OUT), places)}
-    changes: dict[tuple[int, int], list[SeriesChangeFact]] = defaultdict(list)
-    for change in fetch(session, SeriesChangeFact, _CHANGES, **places, **line.parameters):
-        if against is None or (change.base_sha == against and not change.is_end):
-            changes[change.series_id, change.commit_id].append(change)
+    changes = _read_changes(session, ids, asked, pairs, line)
     facts = []
     for commit, row in product(asked, series):
         key = row.id, commit.id
@@ -238,9 +234,41 @@ def list_facts(
         is_same_code = code.is_same(row, at, before) if at else True if key in left_out else None
         readings = [reading for reading in newest[row.id] if at and reading.place == at.place]
         names = row.id, commit.sha, row.operator, row.variant, row.case, row.device_kind
-        found = at, before, is_same_code, statuses.get(key), changes.get(key, []), readings
+        since = before.ordinal if before and held is None else commit.ordinal - 1
+        own = [item for item in changes.get(row.id, []) if _belongs(item, commit, since, against)]
+        found = at, before, is_same_code, statuses.get(key), own, readings
         facts.append(SeriesFacts(*names, *found))
     return facts
+
+
+def _belongs(change: SeriesChangeFact, commit: _Commit, since: int, against: str | None) -> bool:
+    """Whether a change lies between a commit and the one that it is held against. since: ordinal of the latter.
+
+    A trial may have found it at a commit between the two that has no reading.
+    """
+    if against is not None:
+        return change.commit_id == commit.id and change.base_sha == against and not change.is_end
+    return change.commit_id == commit.id or since < change.ordinal < commit.ordinal
+
+
+def _read_changes(
+    session: Session,
+    ids: Sequence[int],
+    asked: Sequence[_Commit],
+    pairs: Mapping[tuple[int, int], _Pair],
+    line: HistoryLine,
+) -> dict[int, list[SeriesChangeFact]]:
+    """The changes of each series that begin or end around the commits."""
+    if not asked:
+        return {}
+    earliest = [before.ordinal for _, before in pairs.values() if before is not None]
+    values: dict[str, Any] = {"ids": ids, "repository_id": asked[0].repository_id, **line.parameters}
+    values |= {"first": min([asked[0].ordinal, *earliest]), "last": asked[-1].ordinal}
+    changes: dict[int, list[SeriesChangeFact]] = defaultdict(list)
+    for sql in (_BEGINS, _ENDS):
+        for change in fetch(session, SeriesChangeFact, sql, **values):
+            changes[change.series_id].append(change)
+    return changes
 
 
 _Pair = tuple[PointReading, PointReading | None]

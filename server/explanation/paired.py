@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from statistics import median
+from typing import NamedTuple
 
-from warpwatch.db.reads.code import CommitRow
-from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_commits
+from warpwatch.contract.words import StatementKind, StatementSource
+from warpwatch.db.reads.code import CommitRow, UnchangedRow
+from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_commits, compare_variants
+from warpwatch.db.reads.lines import ALL_COMMITS, read_line_of
 from warpwatch.db.reads.paired import PairedRounds, list_paired_rounds
 from warpwatch.db.reads.query import Session
+from warpwatch.server.explanation.statements import read_statements
 from warpwatch.server.verdicts.held import PairOutcome, classify
+from warpwatch.server.verdicts.statements import NO_DATA, Statement, state_rounds
+from warpwatch.server.verdicts.trials import severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +50,34 @@ def list_paired_outcomes(
     return [_outcome(pair, among) for pair in pairs]
 
 
+@dataclass(frozen=True, slots=True)
+class StatedRow(ComparedRow):
+    """A compared row with the statement about its two sides: confirmed by an A/B comparison, the same code, a shift
+    beyond the noise between runs, or not told apart."""
+
+    statement: Statement = NO_DATA
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the sides are known to differ."""
+        return self.statement.kind in (StatementKind.CONFIRMED, StatementKind.SHIFT)
+
+    @property
+    def is_same_code(self) -> bool:
+        return self.statement.kind == StatementKind.SAME_CODE
+
+
+class StatedComparison(NamedTuple):
+    """As CommitComparison, with a statement in every row."""
+
+    rows: list[StatedRow]
+    unchanged: list[tuple[CommitRow, list[UnchangedRow]]]
+    same: list[str]
+
+
 def compare_commits_paired(
     session: Session, base: CommitRow, head: CommitRow, device_id: int, metric: str, operator: str | None = None
-) -> CommitComparison:
+) -> StatedComparison:
     """Two commits by the times of their separate runs, and by what A/B comparisons of the two say; series that nothing
     but these measured come last."""
     comparison = compare_commits(session, base, head, device_id, metric, operator)
@@ -55,7 +88,75 @@ def compare_commits_paired(
     }
     rows = [_with(row, outcomes.pop((row.operator, row.case, row.left_variant), None)) for row in comparison.rows]
     rows += [_with(_unmeasured(item), item) for item in outcomes.values()]
-    return comparison._replace(rows=rows)
+    statements = _read_sides(session, rows, comparison, base, head)
+    return StatedComparison(
+        [_stated(row, statements.get(row.right_series_id or row.left_series_id or 0, NO_DATA)) for row in rows],
+        comparison.unchanged,
+        comparison.same,
+    )
+
+
+def compare_variants_stated(
+    session: Session, commit: CommitRow, left: str, right: str, device_id: int, metric: str, operator: str | None = None
+) -> StatedComparison:
+    """Two variants of one commit. They are apart where the ratio is larger than the smallest change that both series
+    can show; nothing of them is slower or faster, because nothing changed."""
+    comparison = compare_variants(session, commit, left, right, device_id, metric, operator)
+    ids = {number for row in comparison.rows for number in (row.left_series_id, row.right_series_id) if number}
+    shas = {commit.sha, *(row.since for _, rows in comparison.unchanged for row in rows)}
+    line = read_line_of(session, commit.id) or ALL_COMMITS
+    least = {
+        number: statement.detectable
+        for (number, _), statement in read_statements(session, ids, shas, line).items()
+        if statement.detectable is not None
+    }
+    rows = []
+    for row in comparison.rows:
+        sides = [least.get(number or 0) for number in (row.left_series_id, row.right_series_id)]
+        known = [side for side in sides if side is not None]
+        about = Statement(
+            StatementKind.NO_DATA if row.ratio is None else StatementKind.NOT_TOLD_APART,
+            ratio=row.ratio,
+            source=StatementSource.HISTORY,
+            series_id=row.right_series_id,
+            commit_sha=commit.sha,
+            value_ns=row.right_ns,
+            detectable=max(known, default=None),
+        )
+        if row.ratio is not None and len(known) == len(sides) and severity(row.ratio) > 1 + max(known):
+            about = replace(about, kind=StatementKind.SHIFT)
+        rows.append(_row(row, about))
+    return StatedComparison(rows, comparison.unchanged, comparison.same)
+
+
+def _read_sides(
+    session: Session, rows: Sequence[ComparedRow], comparison: CommitComparison, base: CommitRow, head: CommitRow
+) -> dict[int, Statement]:
+    """Statements by series. An unchanged operator has the times of the commit whose sources it has."""
+    since = [{row.operator: row.since for row in unchanged} for _, unchanged in comparison.unchanged]
+    places: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for row in rows:
+        place = since[0].get(row.operator, base.sha), since[1].get(row.operator, head.sha)
+        places[place] |= {number for number in (row.left_series_id, row.right_series_id) if number}
+    line = read_line_of(session, head.id) or ALL_COMMITS
+    return {
+        number: statement
+        for (left, right), ids in places.items()
+        for (number, _), statement in read_statements(session, ids, [right], line, left).items()
+    }
+
+
+def _stated(row: ComparedRow, statement: Statement) -> StatedRow:
+    if row.ratio is not None and statement.ratio is None:
+        statement = replace(statement, ratio=row.ratio)
+    if row.paired_outcome is not None:
+        outcome = row.paired_outcome, row.paired_ratio, row.paired_low, row.paired_high
+        statement = state_rounds(statement, *outcome)
+    return _row(row, statement)
+
+
+def _row(row: ComparedRow, statement: Statement) -> StatedRow:
+    return StatedRow(**{item.name: getattr(row, item.name) for item in fields(ComparedRow)}, statement=statement)
 
 
 def _with(row: ComparedRow, found: PairedOutcome | None) -> ComparedRow:

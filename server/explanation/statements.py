@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from warpwatch.db.reads.lines import HistoryLine
+from warpwatch.db.reads.code import CommitRow
+from warpwatch.db.reads.commit_cells import CommitCell
+from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, read_line_of
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.statements import list_facts
 from warpwatch.server.verdicts.statements import Statement, state_series
@@ -22,3 +24,10 @@ def read_statements(
     """
     facts = list_facts(session, series_ids, shas, line, against)
     return {(item.series_id, item.sha): state_series(item) for item in facts}
+
+
+def state_cells(session: Session, commit: CommitRow, cells: Iterable[CommitCell]) -> dict[int, Statement]:
+    """The statement about the series of each cell of a commit, on the line that the commit is on, by series."""
+    ids = {cell.series_id for cell in cells if cell.series_id is not None}
+    line = read_line_of(session, commit.id) or ALL_COMMITS
+    return {series_id: item for (series_id, _), item in read_statements(session, ids, [commit.sha], line).items()}

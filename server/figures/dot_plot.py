@@ -9,15 +9,16 @@ one that ends beyond it is cut off at an arrow, so that a single noisy case does
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import log
 
 from warpwatch.db.reads.commit_cells import CommitCell
-from warpwatch.db.reads.commits import ComparedRow
 from warpwatch.db.regressions import RegressionSeriesRow
-from warpwatch.server.figures.formats import change, interval, plural
+from warpwatch.server.explanation.paired import StatedRow
+from warpwatch.server.figures.formats import change, interval, plural, statement_data, statement_tone
+from warpwatch.server.verdicts.statements import NO_DATA, Statement, state_member
 
 WIDE, HALF, NARROW = 1160.0, 620.0, 340.0
 """Widths of a picture across the page, of one in half of it, and of one on a phone."""
@@ -41,34 +42,27 @@ LETTER = 6.4
 class ChangeRow:
     """One row of the plot. ratio: head over base, with its interval where one is known.
 
-    is_sure: whether a trial decided that the row is slower or faster; other rows are grey.
+    statement: what is known of the row; only what is confirmed has a colour.
     """
 
     name: str
     ratio: float
     low: float | None
     high: float | None
-    is_sure: bool
+    statement: Statement
 
 
-def dot_plot_svg(rows: Sequence[ComparedRow]) -> str | None:
+def dot_plot_svg(rows: Sequence[StatedRow]) -> str | None:
     """The first MOST_ROWS rows of a comparison that have a ratio, in their order; None when none has."""
     changes = [
-        ChangeRow(
-            f"{row.operator} {row.right_variant} {row.case}",
-            ratio,
-            low,
-            high,
-            row.paired_outcome in ("slower", "faster"),
-        )
+        ChangeRow(f"{row.operator} {row.right_variant} {row.case}", ratio, low, high, row.statement)
         for row in rows
         for ratio, low, high in (
             (row.paired_ratio, row.paired_low, row.paired_high) if row.paired_ratio else (row.ratio, row.low, row.high),
         )
         if ratio
     ]
-    slower = sum(row.is_sure and row.ratio > 1 for row in changes)
-    faster = sum(row.is_sure and row.ratio < 1 for row in changes)
+    slower, faster = (sum(row.statement.direction == word for row in changes) for word in ("slower", "faster"))
     label = f"{slower} slower and {faster} faster of {plural(len(rows), 'row')}"
     return _pictures(changes, label, WIDE, 0.36) if changes else None
 
@@ -76,7 +70,7 @@ def dot_plot_svg(rows: Sequence[ComparedRow]) -> str | None:
 def cases_svg(series: Sequence[RegressionSeriesRow]) -> str | None:
     """The cases of a regression that were measured; None when none was."""
     changes = [
-        ChangeRow(f"{row.variant} {row.case}", row.ratio, row.low, row.high, row.verdict == "confirmed")
+        ChangeRow(f"{row.variant} {row.case}", row.ratio, row.low, row.high, state_member(row))
         for row in series
         if row.ratio
     ]
@@ -84,15 +78,16 @@ def cases_svg(series: Sequence[RegressionSeriesRow]) -> str | None:
     return _pictures(changes, label, HALF, 0.44) if changes else None
 
 
-def commit_svg(cells: Sequence[CommitCell]) -> str | None:
-    """The changes that a commit has to do with, the largest first; None when none of them was measured."""
+def commit_svg(cells: Sequence[CommitCell], statements: Mapping[int, Statement]) -> str | None:
+    """The changes that a commit has to do with, the largest first; None when none of them was measured. statements: at
+    the commit, by series."""
     changes = [
         ChangeRow(
             f"{cell.operator} {cell.variant} {cell.case}",
             ratio,
             cell.compared_low,
             cell.compared_high,
-            cell.compared is not None,
+            statements.get(cell.series_id or 0, NO_DATA),
         )
         for cell in cells
         if cell.is_changed and (ratio := cell.compared or cell.change)
@@ -166,12 +161,13 @@ def _plot(rows: Sequence[ChangeRow], label: str, width: float, named: float) -> 
 def _row(row: ChangeRow, axis: RatioAxis, y: int, width: float, letters: int, *, above: bool) -> str:
     """above: the name has a line of its own."""
     centre = y + ROW / 2 + (TWO_LINES - ROW if above else 0)
-    tone = ("worse" if row.ratio > 1 else "better") if row.is_sure else "same"
+    tone = {"slower": "worse", "faster": "better"}.get(statement_tone(row.statement), "same")
+    data = "".join(f' {key}="{escape(value)}"' for key, value in statement_data(row.statement).items() if value)
     cut = row.name if len(row.name) <= letters else f"{row.name[: letters - 1]}…"
     whisker = _whisker(axis, row.low, row.high, centre) if row.low and row.high else ""
     title = f"{row.name}: {change(row.ratio)}" + (f" ({interval(row.low, row.high)})" if row.low and row.high else "")
     return (
-        f'<g class="{tone}"><title>{escape(title)}</title>'
+        f'<g class="{tone}"{data}><title>{escape(title)}</title>'
         f'<text x="0" y="{y + ROW / 2 + 4:.0f}">{escape(cut)}</text>'
         f'{whisker}<circle cx="{axis.x(row.ratio):.1f}" cy="{centre:.1f}" r="4.5"/>'
         f'<text class="amount" x="{width:.0f}" y="{centre + 4:.0f}" text-anchor="end">{change(row.ratio)}</text></g>'

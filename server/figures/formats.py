@@ -14,7 +14,14 @@ from urllib.parse import urlsplit
 from markupsafe import Markup
 
 from warpwatch.contract.words import ChangePhase, StatementDirection, StatementKind, StatementSource, Verdict
-from warpwatch.server.verdicts.statements import Statement, state_change, state_regression
+from warpwatch.server.verdicts.statements import (
+    Statement,
+    state_cell,
+    state_change,
+    state_member,
+    state_outcome,
+    state_regression,
+)
 
 if TYPE_CHECKING:
     from warpwatch.db.regressions import RegressionRow
@@ -447,6 +454,9 @@ FILTERS = (
     fixed_part,
     state_regression,
     state_change,
+    state_cell,
+    state_member,
+    state_outcome,
     statement_tone,
     statement_arrow,
     statement_words,

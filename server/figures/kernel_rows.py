@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from warpwatch.db.reads.operator_cases import CaseSeries, ChangeCounts
+from warpwatch.db.reads.standing import VerdictMark
 from warpwatch.db.trends import TrendCell, TrendGrid
 from warpwatch.server.figures.overview_rows import BestVariant, best_variant, operator_sparkline
 from warpwatch.server.verdicts.statements import Statement
@@ -33,6 +34,7 @@ def kernel_rows(
     changes: Mapping[str, ChangeCounts],
     worst: Mapping[str, Statement | None],
     trends: TrendGrid,
+    marks: Sequence[VerdictMark],
 ) -> list[KernelRow]:
     """A row for every operator with a series: with open regressions first, then with failing checks, then with
     suspected changes."""
@@ -53,7 +55,12 @@ def kernel_rows(
             changes[operator].suspected if operator in changes else 0,
             worst.get(operator),
             # One commit is no trend.
-            operator_sparkline(operator, [moved[operator].get(commit.id) for commit in trends.commits])
+            operator_sparkline(
+                operator,
+                [moved[operator].get(commit.id) for commit in trends.commits],
+                trends.commits,
+                [mark for mark in marks if mark.operator == operator],
+            )
             if len(moved[operator]) > 1
             else "",
         )

@@ -1,7 +1,8 @@
-"""One row per operator for the overview: sparkline, best variant, worst open change, checks, row of the heat map."""
+"""One row per operator for the overview: where it stands, sparkline, best variant, checks; and rows of the heat map."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,20 +10,20 @@ from itertools import groupby
 from math import exp, log
 from statistics import median
 
-from warpwatch.contract.words import ChangeDirection
+from warpwatch.contract.words import StatementDirection, StatementKind
 from warpwatch.db.reads.overview import OverviewCell
+from warpwatch.db.reads.standing import VerdictMark
 from warpwatch.db.trends import TrendCell, TrendCommit, TrendGrid
-from warpwatch.server.figures.formats import change, direction, plural, variant_order
+from warpwatch.server.figures.formats import change, natural, plural, variant_order
 from warpwatch.server.figures.sparklines import trend_sparkline
 from warpwatch.server.figures.speedups import TimedCell, baseline_of, variant_speedups
+from warpwatch.server.verdicts.statements import Statement, badness, state_cell, state_mark, worst_statement
 
 LEAST_SPAN = log(1.05)
 """Height of a sparkline at least, so that noise does not look like a cliff."""
 CHECKS = ("pass", "fail", "not_applicable", "not_run")
 LEAST_SPEEDUP = 1.005
-"""A smaller one would read 1.00×."""
-HEATS = (0.03, 0.10, 0.25, 1.0)
-"""Changes from which the colour of the heat map grows; the first is what counts as a change at all."""
+"""A smaller one would read 1.00Ã."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,63 +45,110 @@ class BestVariant:
 
 
 @dataclass(frozen=True, slots=True)
-class TrendTile:
-    """A cell of the heat map. heat: -4 (faster) to 4 (slower); text: the change in per cent, short."""
-
-    cell: TrendCell
-    heat: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class OperatorSummary:
-    """checks: cells by CHECKS. tiles: one per commit of the heat map, None where it was not measured."""
+    """worst: where its worst cell stands, None where nothing is open, suspected or failing. worst_cells: how many cells
+    stand so. checks: cells by CHECKS. last: the newest cell of its trend."""
 
     operator: str
     cases: int
     variants: int
     sparkline: str
     best: BestVariant | None
-    worst: OverviewCell | None
+    worst: Statement | None
+    worst_cells: int
     checks: dict[str, int]
-    tiles: list[TrendTile | None]
     last: TrendCell | None
     last_sha: str | None
 
 
-def operator_summaries(cells: Sequence[OverviewCell], trends: TrendGrid) -> list[OperatorSummary]:
-    """One row per operator. cells: ordered by operator."""
+@dataclass(frozen=True, slots=True)
+class ShiftTile:
+    """A cell of the heat map: the worst statement about the series of an operator at a commit; None where their code
+    did not change or nothing was measured."""
+
+    statement: Statement | None
+    series_id: int | None
+
+
+def operator_summaries(
+    cells: Sequence[OverviewCell], trends: TrendGrid, marks: Sequence[VerdictMark] = ()
+) -> list[OperatorSummary]:
+    """One row per operator, the worst first. cells: ordered by operator."""
     moved: dict[str, dict[int, TrendCell]] = defaultdict(dict)
     for cell in trends.cells:
         moved[cell.operator][cell.commit_id] = cell
-    return [
-        _summary(operator, list(group), moved.get(operator, {}), trends.commits)
+    by_operator: dict[str, list[VerdictMark]] = defaultdict(list)
+    for mark in marks:
+        by_operator[mark.operator].append(mark)
+    rows = [
+        _summary(operator, list(group), moved.get(operator, {}), trends.commits, by_operator[operator])
         for operator, group in groupby(cells, key=lambda cell: cell.operator)
     ]
+    return sorted(rows, key=lambda row: (badness(row.worst) if row.worst else _NOTHING, natural(row.operator)))
+
+
+_NOTHING = (99, 0.0)
 
 
 def _summary(
-    operator: str, cells: list[OverviewCell], moved: Mapping[int, TrendCell], commits: Sequence[TrendCommit]
+    operator: str,
+    cells: list[OverviewCell],
+    moved: Mapping[int, TrendCell],
+    commits: Sequence[TrendCommit],
+    marks: Sequence[VerdictMark],
 ) -> OperatorSummary:
     row = [moved.get(commit.id) for commit in commits]
     last = next((cell for cell in reversed(row) if cell), None)
     shas = {commit.id: commit.sha for commit in commits}
+    notable = [statement for cell in cells if (statement := state_cell(cell)).kind in NOTABLE]
+    worst = worst_statement(notable)
     return OperatorSummary(
         operator,
         len({cell.case for cell in cells}),
         len({cell.variant for cell in cells}),
-        operator_sparkline(operator, row),
+        operator_sparkline(operator, row, commits, marks),
         best_variant(cells),
-        max((cell for cell in cells if cell.regression_id), key=_severity, default=None),
+        worst,
+        sum((item.kind, item.direction, item.regression_id) == _change_of(worst) for item in notable) if worst else 0,
         check_counts(cells),
-        [_tile(cell) if cell else None for cell in row],
         last,
         shas[last.commit_id] if last else next((cell.commit_sha for cell in cells if cell.commit_sha), None),
     )
 
 
-def _severity(cell: OverviewCell) -> tuple[bool, float]:
-    return cell.regression_direction == ChangeDirection.BROKEN, cell.regression_ratio or 1.0
+NOTABLE = (StatementKind.CONFIRMED, StatementKind.FAILED, StatementKind.SUSPECTED)
+
+
+def _change_of(statement: Statement) -> tuple[StatementKind, StatementDirection | None, int | None]:
+    return statement.kind, statement.direction, statement.regression_id
+
+
+def shift_rows(
+    statements: Mapping[tuple[int, str], Statement], operators: Mapping[int, str], shas: Sequence[str]
+) -> tuple[list[str], list[tuple[str, list[ShiftTile]]]]:
+    """The commits and rows of the heat map. operators: names by series.
+
+    Left out are commits at which no code changed, as of documentation, and operators of which nothing is said.
+    """
+    cells: dict[tuple[str, str], list[Statement]] = defaultdict(list)
+    for (series_id, sha), statement in statements.items():
+        cells[operators[series_id], sha].append(statement)
+    told = (StatementKind.SAME_CODE, StatementKind.NO_DATA)
+    shown = [
+        sha
+        for sha in shas
+        if any(item.kind not in told for name in set(operators.values()) for item in cells.get((name, sha), []))
+    ]
+    rows = []
+    for name in sorted(set(operators.values()), key=natural):
+        worst = [worst_statement(cells.get((name, sha), [])) for sha in shown]
+        tiles = [
+            ShiftTile(item if item and item.kind not in told else None, item.series_id if item else None)
+            for item in worst
+        ]
+        if any(tile.statement and tile.statement.kind != StatementKind.NOT_TOLD_APART for tile in tiles):
+            rows.append((name, tiles))
+    return shown, rows
 
 
 def check_counts(cells: Sequence[OverviewCell]) -> dict[str, int]:
@@ -135,17 +183,6 @@ def best_variant(cells: Sequence[TimedCell]) -> BestVariant | None:
     )
 
 
-def _tile(cell: TrendCell) -> TrendTile:
-    if cell.change is None:
-        return TrendTile(cell, 0, "•")
-    if direction(cell.change) == "same":
-        return TrendTile(cell, 0, "·")
-    steps = sum(max(cell.change, 1 / cell.change) >= 1 + border for border in HEATS)
-    percent = (cell.change - 1) * 100
-    text = f"+{percent:.0f}" if cell.change > 1 else f"\N{MINUS SIGN}{-percent:.0f}"
-    return TrendTile(cell, steps if cell.change > 1 else -steps, text if percent < 300 else f"×{cell.change:.0f}")
-
-
 def levels(row: Sequence[TrendCell | None]) -> list[list[tuple[int, float]]]:
     """The logarithm of the operator's time over the commits, relative to the first, as pieces of (place, level).
 
@@ -163,11 +200,15 @@ def levels(row: Sequence[TrendCell | None]) -> list[list[tuple[int, float]]]:
     return pieces
 
 
-def operator_sparkline(operator: str, row: Sequence[TrendCell | None]) -> str:
-    """The geometric mean of an operator's series over the commits; empty without a point."""
+def operator_sparkline(
+    operator: str, row: Sequence[TrendCell | None], commits: Sequence[TrendCommit], marks: Sequence[VerdictMark]
+) -> str:
+    """The geometric mean of an operator's series over the commits, with its verdicts; empty without a point."""
     pieces = levels(row)
     if not pieces:
         return ""
     moved = exp(pieces[-1][-1][1] - pieces[-1][0][1])
     label = f"{operator}: {change(moved)} over {plural(sum(map(len, pieces)), 'measured commit')}"
-    return trend_sparkline(pieces, len(row), LEAST_SPAN, label)
+    ordinals = [commit.ordinal for commit in commits]
+    placed = [(bisect_left(ordinals, mark.ordinal), state_mark(mark)) for mark in marks]
+    return trend_sparkline(pieces, len(row), LEAST_SPAN, label, placed)

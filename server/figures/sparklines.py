@@ -5,21 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
+from warpwatch.contract.words import StatementDirection
+from warpwatch.server.figures.formats import statement_data, statement_tone, statement_words
+from warpwatch.server.verdicts.statements import Statement, badness
+
 WIDTH, HEIGHT, EDGE = 128.0, 24.0, 3.0
 Place = tuple[int, float]
 """A column, and the level there."""
 
 
-def trend_sparkline(pieces: Sequence[Sequence[Place]], columns: int, least_span: float, label: str) -> str:
+def trend_sparkline(
+    pieces: Sequence[Sequence[Place]],
+    columns: int,
+    least_span: float,
+    label: str,
+    marks: Sequence[tuple[int, Statement]] = (),
+) -> str:
     """Pieces of a line, which are not joined, and a dot at the newest place; empty without a place. least_span: the
-    difference of levels that fills the height at least."""
+    difference of levels that fills the height at least. marks: verdicts, of each column the worst is drawn."""
     levels = [level for piece in pieces for _, level in piece]
     if not levels:
         return ""
     at = _scale(levels, columns, least_span)
     path = "".join(f"M{'L'.join(_text(at(*place)) for place in piece)}" for piece in pieces)
     x, y = at(*pieces[-1][-1])
-    return _svg("trend", label, f'<path d="{path}"/><circle cx="{x:.0f}" cy="{y:.1f}" r="2.5"/>')
+    heights = {column: at(column, level) for piece in pieces for column, level in piece}
+    worst = dict(sorted(marks, key=lambda mark: badness(mark[1]), reverse=True))
+    drawn = "".join(
+        verdict_mark(statement, *heights[column]) for column, statement in worst.items() if column in heights
+    )
+    return _svg("trend", label, f'<path class="line" d="{path}"/><circle cx="{x:.0f}" cy="{y:.1f}" r="2.5"/>{drawn}')
+
+
+_SHAPES = {
+    StatementDirection.SLOWER: "M0-4.6L4.4 3.4H-4.4z",
+    StatementDirection.FASTER: "M0 4.6L4.4-3.4H-4.4z",
+    StatementDirection.BROKEN: "M-3.4-3.4L3.4 3.4M3.4-3.4L-3.4 3.4",
+    StatementDirection.FIXED: "M-3.8.2L-1 3.2L4-3.4",
+}
+
+
+def verdict_mark(statement: Statement, x: float, y: float) -> str:
+    """The mark of a change: a triangle up for slower and down for faster, a cross for broken; hollow while it is only
+    suspected, grey once it is over."""
+    data = "".join(f' {name}="{escape(value)}"' for name, value in statement_data(statement).items() if value)
+    shape = _SHAPES[statement.direction or StatementDirection.SLOWER]
+    place = f'transform="translate({x:.1f} {y:.1f})"'
+    words = f"<title>{escape(statement_words(statement))}</title>"
+    return f'<g class="verdict statement {statement_tone(statement)}"{data} {place}>{words}<path d="{shape}"/></g>'
 
 
 def change_sparkline(values: Sequence[float], changed_at: int, tone: str, label: str) -> str | None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 
 from warpwatch import git
 from warpwatch.contract.words import Cause, ChangeDirection, Status, Triage
+from warpwatch.db.bundles import date_back
 from warpwatch.db.database import Database
 from warpwatch.db.fixes import SeriesFix, save_fixes
 from warpwatch.db.reads import judging
@@ -57,8 +59,13 @@ class SeriesOutcome:
     end: LaterCheck | LaterChange | None = None
 
 
-def close_changes(database: Database, mirrors: Mirrors, operator_id: int, device_id: int) -> int:
-    """Closes the changes of an operator on a device that a later commit of their branch ended; how many these are."""
+def close_changes(
+    database: Database, mirrors: Mirrors, operator_id: int, device_id: int, imported_at: datetime | None = None
+) -> int:
+    """Closes the changes of an operator on a device that a later commit of their branch ended; how many these are.
+
+    imported_at: when the results that end them were measured, where they were imported.
+    """
     with database.session() as session:
         changes = list_open_changes(session, operator_id, device_id)
         checks = list_later_checks(session, operator_id, device_id) if changes else []
@@ -88,6 +95,8 @@ def close_changes(database: Database, mirrors: Mirrors, operator_id: int, device
         state = Triage.REVERTED if is_revert else Triage.FIXED
         with database.session() as session:
             closed += close_as(session, change.regression_id, state, fix.commit_id, f"{state} by {fix.sha[:9]}")
+            if imported_at is not None:
+                date_back(session, operator_id, imported_at)
     return closed
 
 

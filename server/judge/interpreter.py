@@ -15,6 +15,7 @@ from statistics import median
 from warpwatch import git, git_branches, telemetry
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.words import JobKind, JobState
+from warpwatch.db.bundles import date_back
 from warpwatch.db.cards import list_other_drifts, save_card_offset
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
@@ -90,7 +91,8 @@ class Judge(Background):
             JOB_ID.set(job.id)
             try:
                 with self._database.session() as session:
-                    repository_id = judging.read_origin(session, job.id).repository_id
+                    origin = judging.read_origin(session, job.id)
+                repository_id = origin.repository_id
                 # Verdicts are about branches, and a trial may store commits that no branch had before.
                 follow_branches(self._database, self._settings, repository_id)
                 stored = self._stored_commits(repository_id)
@@ -98,7 +100,8 @@ class Judge(Background):
                     judge_job(self._database, mirrors, job, self._settings.trial_share)
                 if self._stored_commits(repository_id) != stored:
                     follow_branches(self._database, self._settings, repository_id)
-                close_changes(self._database, mirrors, job.operator_id, job.device_id)
+                imported_at = job.finished_at if origin.origin in IMPORTED else None
+                close_changes(self._database, mirrors, job.operator_id, job.device_id, imported_at)
             except EngineError:
                 raise
             except Exception:  # noqa: BLE001
@@ -165,6 +168,8 @@ def judge_job(database: Database, mirrors: Mirrors, job: EndedJob, trial_share: 
             with database.session() as session:
                 if claim_unjudged(session, job):
                     write(session)
+                    if facts.imported_job_id is not None and job.finished_at is not None:
+                        date_back(session, job.operator_id, job.finished_at)
                     keep_share(session, job.device_id, trial_share)
                     mark_judged(session, job.id)
                 return

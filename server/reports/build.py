@@ -9,7 +9,7 @@ from math import log
 from statistics import median
 from typing import Any
 
-from warpwatch.contract.words import Reason
+from warpwatch.contract.words import Reason, StatementDirection, StatementKind, StatementSource
 from warpwatch.db.reads.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
 from warpwatch.server.figures.formats import plural
 from warpwatch.server.reports.model import (
@@ -24,6 +24,7 @@ from warpwatch.server.reports.model import (
 )
 from warpwatch.server.reports.words import change_text
 from warpwatch.server.verdicts.held import classify
+from warpwatch.server.verdicts.statements import Statement
 
 MAX_ROWS = 1000
 _CONCLUSIONS: tuple[Conclusion, ...] = ("success", "failure", "error")
@@ -201,17 +202,29 @@ def _change_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
             change.cell,
             change.verdict,
             change_text(change.message, change.merged_sha, change.merged_subject),
-            f"suspected from history, then {len(change.base_ns)} interleaved A/B rounds on one device",
+            _decided_change(change),
             f"{address}/regressions/{change.regression_id}",
             ratio=change.ratio,
             low=change.low,
             high=change.high,
             **_paired(change),
             merged_sha=change.merged_sha,
+            left_ratio=change.left_ratio if change.fixed_by_sha is None else None,
+            fixed_by_sha=change.fixed_by_sha,
+            can_confirm=change.can_confirm,
+            regression_id=change.regression_id,
         )
 
 
+def _decided_change(change: ChangeFact) -> str:
+    if change.verdict == "suspected":
+        return "suspected from history" if change.can_confirm else "suspected from history, cannot be confirmed here"
+    return f"suspected from history, then {len(change.base_ns)} interleaved A/B rounds on one device"
+
+
 def _kind_of_change(change: ChangeFact) -> ReportRowKind:
+    if change.verdict == "suspected":
+        return "suspected"
     if change.verdict != "confirmed":
         return "unsure"
     if change.direction == "faster":
@@ -220,9 +233,18 @@ def _kind_of_change(change: ChangeFact) -> ReportRowKind:
 
 
 def _row(
-    kind: ReportRowKind, cell: CellFact, status: str, message: str, decided_by: str, url: str, **more: Any
+    kind: ReportRowKind,
+    cell: CellFact,
+    status: str,
+    message: str,
+    decided_by: str,
+    url: str,
+    *,
+    can_confirm: bool = True,
+    regression_id: int | None = None,
+    **more: Any,
 ) -> ReportRow:
-    return ReportRow(
+    row = ReportRow(
         kind,
         cell.operator,
         cell.variant,
@@ -236,6 +258,38 @@ def _row(
         url,
         cell.replay,
         **more,
+    )
+    return replace(row, statement=_statement(row, regression_id, can_confirm=can_confirm))
+
+
+_STATED: dict[ReportRowKind, tuple[StatementKind, StatementDirection | None, StatementSource]] = {
+    "wrong": (StatementKind.FAILED, None, StatementSource.CHECK),
+    "failed": (StatementKind.FAILED, None, StatementSource.CHECK),
+    "slower": (StatementKind.CONFIRMED, StatementDirection.SLOWER, StatementSource.TRIAL),
+    "accepted": (StatementKind.CONFIRMED, StatementDirection.SLOWER, StatementSource.TRIAL),
+    "faster": (StatementKind.CONFIRMED, StatementDirection.FASTER, StatementSource.TRIAL),
+    "unsure": (StatementKind.NOT_TOLD_APART, None, StatementSource.TRIAL),
+}
+
+
+def _statement(row: ReportRow, regression_id: int | None, *, can_confirm: bool) -> Statement:
+    """The finding as pages state it. What was fixed since, or accepted, is over."""
+    kind, direction, source = _STATED.get(row.kind, (StatementKind.NO_DATA, None, StatementSource.NONE))
+    if row.kind == "suspected":
+        kind, source = StatementKind.SUSPECTED, StatementSource.HISTORY
+        direction = StatementDirection.SLOWER if (row.ratio or 1.0) > 1 else StatementDirection.FASTER
+    return Statement(
+        kind,
+        direction,
+        row.ratio if row.left_ratio is None else row.left_ratio,
+        row.low if row.left_ratio is None else None,
+        row.high if row.left_ratio is None else None,
+        source,
+        regression_id=regression_id,
+        commit_sha=row.head_sha,
+        status=row.status if kind == StatementKind.FAILED else None,
+        can_confirm=can_confirm,
+        is_ended=row.kind == "accepted" or row.fixed_by_sha is not None,
     )
 
 

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-ReportRowKind = Literal["wrong", "slower", "failed", "not_run", "unsure", "mismatch", "skipped", "accepted", "faster"]
+from warpwatch.server.verdicts.statements import NO_DATA, Statement
+
+ReportRowKind = Literal[
+    "wrong", "slower", "failed", "not_run", "suspected", "unsure", "mismatch", "skipped", "accepted", "faster"
+]
 Conclusion = Literal["pending", "success", "failure", "error"]
 
 KINDS: dict[ReportRowKind, str] = {
@@ -14,6 +18,7 @@ KINDS: dict[ReportRowKind, str] = {
     "slower": "slower",
     "failed": "failed",
     "not_run": "not run",
+    "suspected": "suspected",
     "unsure": "inconclusive",
     "mismatch": "environment mismatch",
     "skipped": "skipped",
@@ -27,6 +32,7 @@ MEANINGS: dict[ReportRowKind, str] = {
     "slower": "Interleaved A/B rounds on one device show a slow-down beyond noise.",
     "failed": "It crashed, timed out, ran out of memory or did not build.",
     "not_run": "Its job failed before it started, or was cancelled.",
+    "suspected": "History shows a change, and no A/B comparison has decided it.",
     "unsure": "The A/B comparison could not tell: the noise is larger than the change.",
     "mismatch": "The two commits need different environments, so their times are not comparable.",
     "skipped": "It did not run, because something it depends on failed or is missing.",
@@ -45,7 +51,9 @@ class ReportRow:
 
     status: that of the result, comparison or job. ratio: head over base, with its interval; rounds: how many
     paired rounds decided it; base_ns, head_ns: the medians of these rounds. is_known_before: the base had the same
-    status. merged_sha: the commit of a merged branch that caused it, where head_sha is the merge.
+    status. merged_sha: the commit of a merged branch that caused it, where head_sha is the merge. left_ratio,
+    fixed_by_sha: what later commits left of a change, and the commit that ended it in this case. statement: the same
+    finding as pages state it.
     """
 
     kind: ReportRowKind
@@ -68,6 +76,9 @@ class ReportRow:
     rounds: int = 0
     is_known_before: bool = False
     merged_sha: str | None = None
+    left_ratio: float | None = None
+    fixed_by_sha: str | None = None
+    statement: Statement = NO_DATA
 
     @property
     def cell(self) -> str:
@@ -105,7 +116,7 @@ class Report:
 
 
 def exit_code(counts: dict[ReportRowKind, int]) -> int:
-    """0 success, 1 wrong or slower, 2 could not run. Inconclusive, skipped and mismatched rows do not fail."""
+    """0 success, 1 wrong or slower, 2 could not run. Suspected, inconclusive, skipped, mismatched rows do not fail."""
     if FAILURES & counts.keys():
         return FAILED
     return 2 if ERRORS & counts.keys() else 0

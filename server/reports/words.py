@@ -45,12 +45,15 @@ def cases_text(cases: list[str]) -> str:
 
 
 def ratio_text(row: ReportRow) -> str:
-    """+12.3 % (+11.9 … +12.8 %); empty where nothing was compared."""
+    """+12.3 % (+11.9 … +12.8 %), with what later commits made of it; empty where nothing was compared."""
     if row.ratio is None:
         return ""
-    if row.low is None or row.high is None:
-        return change(row.ratio)
-    return f"{change(row.ratio)} ({interval(row.low, row.high)})"
+    text = change(row.ratio)
+    if row.low is not None and row.high is not None:
+        text += f" ({interval(row.low, row.high)})"
+    if row.fixed_by_sha is not None:
+        return f"{text}, fixed by {row.fixed_by_sha[:9]}"
+    return f"{text}, of which {change(row.left_ratio)} is left" if row.left_ratio is not None else text
 
 
 def times_text(row: ReportRow) -> str:

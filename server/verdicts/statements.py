@@ -18,8 +18,10 @@ from warpwatch.contract.words import (
     StatementSource,
     Verdict,
 )
+from warpwatch.db.reads.overview import OverviewCell
+from warpwatch.db.reads.standing import VerdictMark
 from warpwatch.db.reads.statements import PointReading, SeriesChangeFact, SeriesFacts
-from warpwatch.db.regressions import RegressionRow
+from warpwatch.db.regressions import RegressionRow, RegressionSeriesRow
 from warpwatch.server.verdicts.noise import Noise, Reading, detectable, learn
 from warpwatch.server.verdicts.trials import severity
 
@@ -32,10 +34,11 @@ class Statement:
     """What is known of a series at a commit, or of a change.
 
     direction: of what is confirmed or suspected. ratio, low, high: of the time over that at the commit before; what is
-    left of a change that was partly undone. source: what says so. regression_id: the change. value_ns: the time at the
-    commit. status: of a check or bench that did not end well. can_confirm: whether a trial can still decide what is
-    suspected. is_ended: whether a change is over. between: standard deviation of log time between runs of the series.
-    detectable: the smallest change that the series can show, as a share of the time.
+    left of a change that was partly undone. source: what says so. regression_id: the change; commit_sha is then where
+    it began or ended, which may lie between the commit and the one before. value_ns: the time at the commit. status: of
+    a check or bench that did not end well. can_confirm: whether a trial can still decide what is suspected. is_ended:
+    whether a change is over. between: standard deviation of log time between runs of the series. detectable: the
+    smallest change that the series can show, as a share of the time.
     """
 
     kind: StatementKind
@@ -78,8 +81,11 @@ def state_series(facts: SeriesFacts) -> Statement:
         between=noise.between if noise else None,
         detectable=least,
     )
+    # What broke and was repaired since the time before is repaired.
+    ended = {item.regression_id for item in facts.changes if item.is_end}
+    changes = [item for item in facts.changes if item.is_end or item.regression_id not in ended]
     confirmed, suspected, dismissed = (
-        sorted((item for item in facts.changes if _verdict(item) == verdict), key=_rank)
+        sorted((item for item in changes if _verdict(item) == verdict), key=_rank)
         for verdict in (Verdict.CONFIRMED, Verdict.SUSPECTED, Verdict.DISMISSED)
     )
     if confirmed and confirmed[0].direction == ChangeDirection.BROKEN and not confirmed[0].is_end:
@@ -113,6 +119,11 @@ def state_rounds(
     return replace(measured, kind=StatementKind.NOT_TOLD_APART, direction=None, regression_id=None)
 
 
+def state_outcome(outcome: str) -> Statement:
+    """The statement about two commits that an A/B comparison made, where a page writes its numbers beside it."""
+    return state_rounds(Statement(StatementKind.NOT_TOLD_APART), outcome, None, None, None)
+
+
 def state_regression(row: RegressionRow) -> Statement:
     """The statement about a change as a whole: its worst series, and what is left of it there."""
     ratio, low, high = (row.ratio, row.low, row.high) if row.left_ratio is None else (row.left_ratio, None, None)
@@ -141,6 +152,63 @@ def state_change(
     return _stated(about, verdict, direction, phase, can_confirm=can_confirm)
 
 
+def state_cell(cell: OverviewCell) -> Statement:
+    """The statement about where a cell stands now: its open change, what fails, or what is suspected of it."""
+    about = Statement(
+        StatementKind.NOT_TOLD_APART if cell.median_ns is not None else StatementKind.NO_DATA,
+        series_id=cell.series_id,
+        commit_sha=cell.commit_sha,
+        value_ns=cell.median_ns,
+    )
+    statuses = (cell.check_status, cell.bench_status)
+    failing = next((status for status in statuses if status is not None and status not in NO_FAILURE), None)
+    is_broken = cell.regression_direction == ChangeDirection.BROKEN
+    if failing is not None and not is_broken:
+        return replace(about, kind=StatementKind.FAILED, source=StatementSource.CHECK, status=failing)
+    if cell.regression_id is not None and cell.regression_direction is not None:
+        about = replace(
+            about,
+            ratio=cell.regression_ratio,
+            regression_id=cell.regression_id,
+            commit_sha=cell.regression_sha,
+            status=failing,
+        )
+        return _stated(about, Verdict.CONFIRMED, cell.regression_direction, ChangePhase.CONFIRMED, can_confirm=False)
+    if cell.suspected_id is not None and cell.suspected_direction is not None:
+        about = replace(about, ratio=cell.suspected_ratio, regression_id=cell.suspected_id)
+        can_confirm = bool(cell.suspected_can_confirm)
+        return _stated(
+            about, Verdict.SUSPECTED, cell.suspected_direction, ChangePhase.SUSPECTED, can_confirm=can_confirm
+        )
+    return about
+
+
+def state_member(row: RegressionSeriesRow) -> Statement:
+    """The statement about one series of a change: what its trial decided, and what is left of it."""
+    about = Statement(
+        StatementKind.NOT_TOLD_APART,
+        ratio=row.ratio if row.left_ratio is None else row.left_ratio,
+        low=row.low if row.left_ratio is None else None,
+        high=row.high if row.left_ratio is None else None,
+        source=StatementSource.TRIAL,
+        series_id=row.series_id,
+        status=row.head_status,
+    )
+    if row.verdict in (Verdict.DISMISSED, Verdict.UNSURE):
+        return about
+    direction = ChangeDirection.BROKEN if row.head_status is not None else ChangeDirection.SLOWER
+    if row.verdict == Verdict.SUSPECTED:
+        about = replace(about, ratio=row.suspected_ratio)
+    phase = ChangePhase.FIXED if row.fixed_by_sha else ChangePhase.CONFIRMED
+    return _stated(about, row.verdict, direction, phase, can_confirm=True)
+
+
+def state_mark(mark: VerdictMark) -> Statement:
+    """The statement about a change as a timeline draws it."""
+    statement = state_change(mark.regression_id, mark.direction, mark.phase, mark.ratio, can_confirm=mark.can_confirm)
+    return replace(statement, commit_sha=mark.head_sha)
+
+
 def _of_change(plain: Statement, change: SeriesChangeFact) -> Statement:
     about = replace(
         plain,
@@ -148,6 +216,7 @@ def _of_change(plain: Statement, change: SeriesChangeFact) -> Statement:
         low=change.low if not change.is_end else None,
         high=change.high if not change.is_end else None,
         regression_id=change.regression_id,
+        commit_sha=change.sha,
         status=change.head_status or plain.status,
     )
     if change.is_end:
@@ -189,8 +258,12 @@ def _rank(change: SeriesChangeFact) -> tuple[bool, bool, bool, float, int]:
 
 
 def _noise(facts: SeriesFacts) -> Noise | None:
-    """The noise of the series in the environment of its reading; None without a reading."""
-    return learn([_noted(row) for row in facts.readings], facts.device_kind) if facts.readings else None
+    """The noise of the series in the environment of its reading, by what is known without that commit; None without a
+    reading."""
+    at = facts.reading
+    if at is None:
+        return None
+    return learn([_noted(row) for row in facts.readings if row.commit_id != at.commit_id], facts.device_kind)
 
 
 def _noted(row: PointReading) -> Reading:
@@ -198,14 +271,17 @@ def _noted(row: PointReading) -> Reading:
 
 
 def worst_statement(statements: Sequence[Statement]) -> Statement | None:
-    """Of several statements the one that a summary shows: what broke, what fails, what became slower, what is
-    suspected, what became faster, what ended, shifts; of each the largest."""
+    """Of several statements the one that a summary shows."""
+    return min(statements, key=badness, default=None)
 
-    def key(statement: Statement) -> tuple[int, float]:
-        size = abs(log(statement.ratio)) if statement.ratio else 0.0
-        return _place(statement), -size
 
-    return min(statements, key=key, default=None)
+def badness(statement: Statement) -> tuple[float, float]:
+    """Sort key, the worst first: what broke, what fails, what became slower, what is suspected, what became faster,
+    what ended, shifts, changes that are over; of each the largest."""
+    place = float(_PLACES.index((statement.kind, statement.direction)))
+    if statement.is_ended:
+        place = _PLACES.index((StatementKind.SHIFT, None)) + 0.5
+    return place, -abs(log(statement.ratio)) if statement.ratio else 0.0
 
 
 _PLACES: tuple[tuple[StatementKind, StatementDirection | None], ...] = (
@@ -222,7 +298,3 @@ _PLACES: tuple[tuple[StatementKind, StatementDirection | None], ...] = (
     (StatementKind.SAME_CODE, None),
     (StatementKind.NO_DATA, None),
 )
-
-
-def _place(statement: Statement) -> int:
-    return _PLACES.index((statement.kind, statement.direction))

@@ -23,11 +23,14 @@ def badge(label: str, counts: BadgeCounts) -> str:
 
 
 def words(counts: BadgeCounts) -> tuple[str, str]:
-    """Text and colour of the badge; failures come first."""
+    """Text and colour of the badge; failures come first. Where something is suspected it is not called good."""
     failures = [(counts.wrong, "wrong"), (counts.failed, "failing"), (counts.slower, "slower")]
     texts = [f"{count} {name}" for count, name in failures if count]
+    suspected = [f"{counts.suspected} suspected"] if counts.suspected else []
     if texts:
-        return ", ".join(texts), BAD if counts.wrong or counts.slower else WARNING
+        return ", ".join(texts + suspected), BAD if counts.wrong or counts.slower else WARNING
+    if suspected:
+        return ", ".join([*([f"{counts.right} pass"] if counts.right else []), *suspected]), WARNING
     return (f"{counts.right} pass, none slower", GOOD) if counts.right else ("not checked", UNKNOWN)
 
 
@@ -70,7 +73,8 @@ def get_badge(
     branch: Branch = None,
     operator: Annotated[str | None, Query(max_length=200, description="Default: all.")] = None,
 ) -> Response:
-    """Passing and failing checks at the newest commits of a branch, and open slow-downs, as an SVG image."""
+    """Passing and failing checks at the newest commits of a branch, open slow-downs and suspected changes, as an SVG
+    image."""
     row = repository_or_404(session, repository)
     name = operator_or_404(session, row, operator).name if operator else None
     counts = read_badge_counts(session, row.id, line_or_404(session, row, branch), name)

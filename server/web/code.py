@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -24,6 +25,7 @@ from warpwatch.db.reads.commits import CommitDetail, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.reads.trades import list_traded_cells
+from warpwatch.server.explanation.statements import state_cells
 from warpwatch.server.explanation.trades import Trade, find_trades
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.history.diffs import CommitSource, read_commit_source
@@ -43,6 +45,7 @@ from warpwatch.server.http.service import (
     require_schema,
 )
 from warpwatch.server.intake.repositories import NewRepository, register
+from warpwatch.server.verdicts.statements import Statement
 
 api = APIRouter()
 _REMEDY = "submit it first, or use a longer prefix of its SHA"
@@ -147,6 +150,13 @@ def get_commit_source(request: Request, settings: Config, sha: Sha, repository: 
     return read_commit_source(settings, found, commit)
 
 
+@dataclass(frozen=True, slots=True)
+class StatedCommitCell(CommitCell):
+    """A cell of a commit with the statement about its series there; null where it has no time."""
+
+    statement: Statement | None = None
+
+
 @api.get("/commits/{sha}/cells", tags=["code"], responses=documented(404, 422))
 def get_commit_cells(
     session: Db,
@@ -156,11 +166,18 @@ def get_commit_cells(
     operator: Annotated[str | None, Query(max_length=250)] = None,
     before: Before = None,
     limit: Limit = 50,
-) -> Page[CommitCell]:
+) -> Page[StatedCommitCell]:
     """The results of a commit: check, time, change and trace per variant and case. What fails comes first, then what
     changed."""
     commit = _commit_or_404(session, sha, repository)
-    return list_cells(session, commit, show, operator, before, limit)
+    cells = list_cells(session, commit, show, operator, before, limit)
+    statements = state_cells(session, commit, cells.items)
+    names = [item.name for item in fields(CommitCell)]
+    stated = [
+        StatedCommitCell(**{name: getattr(cell, name) for name in names}, statement=statements.get(cell.series_id or 0))
+        for cell in cells.items
+    ]
+    return Page(stated, cells.next_before)
 
 
 def _commit_or_404(session: Session, sha: str, repository: str) -> CommitRow:

@@ -12,6 +12,7 @@ from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
 from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
 from warpwatch.db.reads.trades import list_traded_cells
+from warpwatch.server.explanation.statements import state_cells
 from warpwatch.server.explanation.trades import MOST, find_trades
 from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
 from warpwatch.server.figures.formats import natural, variant_order
@@ -62,6 +63,7 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
     kept = {"show": None if chosen == CellFilter.ALL else chosen.value, "operator": operator}
     address, filters = f"/commits/{detail.commit.sha}", {"repository": detail.repository}
     changed = list_cells(page.session, detail.commit, CellFilter.CHANGED, operator, None, MOST_ROWS).items
+    statements = state_cells(page.session, detail.commit, [*cells.items, *changed])
     tallies = [tally for tally in detail.operators if operator in (None, tally.operator)]
     return page.page(
         "commit.html",
@@ -75,7 +77,8 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         kept=kept,
         before=before,
         cells=cells,
-        plot=commit_svg(changed),
+        statements=statements,
+        plot=commit_svg(changed, statements),
         trades=find_trades(list_traded_cells(page.session, detail.commit.id))[:MOST],
         counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS},
         groups=[(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],

@@ -8,8 +8,12 @@ from math import log
 from fastapi import APIRouter, Response
 
 from warpwatch.db.reads.code import CommitRow, find_commit, list_commits, list_operators
-from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_variants
-from warpwatch.server.explanation.paired import compare_commits_paired
+from warpwatch.server.explanation.paired import (
+    StatedComparison,
+    StatedRow,
+    compare_commits_paired,
+    compare_variants_stated,
+)
 from warpwatch.server.figures.dot_plot import dot_plot_svg
 from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.web.choices import Bench, Text, choose_bench
@@ -42,7 +46,7 @@ def compare(
     only: Text = None,
 ) -> Response:
     """`base` and `head` are commits, by default the last two that were benchmarked; or `left` and `right` are variants
-    at `commit`. `only=changes` leaves out what lies within noise."""
+    at `commit`. `only=changes` leaves out what is not told apart."""
     bench = choose_bench(page.session, page.repository, device, metric) if page.repository else None
     if page.repository is None or bench is None:
         return page.page("welcome.html")
@@ -66,10 +70,9 @@ def compare(
     changes = [row for row in rows or [] if row.is_changed or not (row.ratio or row.paired_ratio)]
     return page.page(
         "compare.html",
-        plot=dot_plot_svg(changes if only == "changes" else rows or []),
+        plot=dot_plot_svg(changes if only == "changes" else [row for row in rows or [] if not row.is_same_code]),
         only=only,
         changed=sum(row.is_changed for row in rows or []),
-        are_paired=any(row.paired_outcome for row in rows or []),
         total=len(rows or []),
         json=address if comparison else None,
         csv=f"/api/v1{address.replace('/compare', '/compare.csv', 1)}",
@@ -104,21 +107,22 @@ def _resolve(page: PageScope, given: dict[str, str | None]) -> CommitChoice:
 
 def _compare(
     page: PageScope, choice: CommitChoice, bench: Bench, left: str | None, right: str | None, operator: str | None
-) -> CommitComparison | None:
+) -> StatedComparison | None:
     """None when a side is missing."""
     session, device, metric = page.session, bench.device.id, bench.metric
     if choice.at and left and right:
-        return compare_variants(session, choice.at, left, right, device, metric, operator or None)
+        return compare_variants_stated(session, choice.at, left, right, device, metric, operator or None)
     if choice.base and choice.head:
         return compare_commits_paired(session, choice.base, choice.head, device, metric, operator or None)
     return None
 
 
-def worst_first(rows: list[ComparedRow]) -> list[ComparedRow]:
-    """Changed rows first, the largest change of either direction before the others."""
+def worst_first(rows: list[StatedRow]) -> list[StatedRow]:
+    """Rows that differ first, the largest change of either direction before the others; the same code last."""
 
-    def key(row: ComparedRow) -> tuple[bool, float]:
+    def key(row: StatedRow) -> tuple[bool, bool, float]:
         ratio = row.paired_ratio or row.ratio
-        return not row.is_changed, -abs(log(ratio)) if ratio else 1.0
+        is_same = row.is_same_code
+        return not row.is_changed, is_same, -abs(log(ratio)) if ratio else 1.0
 
     return sorted(rows, key=key)

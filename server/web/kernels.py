@@ -17,6 +17,7 @@ from warpwatch.db.reads.code import CaseRow, list_cases, read_operator_entry
 from warpwatch.db.reads.devices import list_devices, list_environments
 from warpwatch.db.reads.operator_cases import count_changes, list_case_changes, list_case_series
 from warpwatch.db.reads.overview import OverviewCell, read_overview
+from warpwatch.db.reads.standing import list_verdict_marks
 from warpwatch.db.trends import list_release_times, read_trends
 from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_ceiling, mark_svg
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
@@ -136,6 +137,7 @@ def kernels(page: PageScope, device: Text = None, metric: Text = None) -> Respon
     repository, session = page.repository, page.session
     series = list_case_series(session, repository.id, bench.device.id, bench.metric, page.line)
     trends = read_trends(session, repository.id, bench.device.id, bench.metric, page.line)
+    marks = list_verdict_marks(session, repository.id, bench.device.id, page.line)
     counts = count_changes(session, repository.id, bench.device.id, page.line)
     changes = list_case_changes(session, repository.id, bench.device.id, page.line) if counts else []
     worst = {
@@ -145,7 +147,7 @@ def kernels(page: PageScope, device: Text = None, metric: Text = None) -> Respon
         "kernels.html",
         json=query("/operators", repository=repository.name),
         bench=bench,
-        rows=kernel_rows(series, counts, worst, trends),
+        rows=kernel_rows(series, counts, worst, trends, marks),
         commits=trends.commits,
     )
 

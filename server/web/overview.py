@@ -1,9 +1,10 @@
-"""The overview: a row per operator on one device, how it moved over the newest commits, and what is measured now."""
+"""The overview of a repository: where a branch stands on one device, its verdicts, a row per operator, and what is
+measured now."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Annotated
 
@@ -12,21 +13,24 @@ from fastapi import APIRouter, Query, Response
 from warpwatch.contract.words import NO_FAILURE
 from warpwatch.db.reads.code import list_suites
 from warpwatch.db.reads.overview import OverviewCell, read_overview
+from warpwatch.db.reads.standing import count_standing, list_timeline_ordinals, list_verdict_marks
 from warpwatch.db.regressions import Question, list_regressions
 from warpwatch.db.saved_views import list_saved_views
 from warpwatch.db.trends import read_trends
 from warpwatch.db.watches import list_watchers
+from warpwatch.server.explanation.statements import read_statements
 from warpwatch.server.figures.exports import HAS_PARQUET
 from warpwatch.server.figures.formats import natural, variant_order
-from warpwatch.server.figures.overview_rows import operator_summaries
+from warpwatch.server.figures.overview_rows import operator_summaries, shift_rows
+from warpwatch.server.figures.verdict_timeline import verdict_timeline
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.web.choices import Bench, Text, choose_bench
 from warpwatch.server.web.lanes import progress_of
 from warpwatch.server.web.render import PageScope, Scope, query
 
 router = APIRouter()
-MOST_OPEN = 6
-"""Open regressions that are listed, worst first; the page of regressions has all."""
+MOST_OPEN, MOST_SUSPECTED = 6, 3
+"""Open and suspected regressions that are listed, worst first; the page of regressions has all."""
 MOST_VIEWS = 12
 """Saved views that are listed; their page has all."""
 Seen = Annotated[int, Query(ge=0, le=2**62)]
@@ -58,29 +62,31 @@ def grids(cells: list[OverviewCell]) -> list[Grid]:
 def overview(
     page: PageScope, device: Text = None, metric: Text = None, suite: Text = None, watcher: Text = None
 ) -> Response:
-    """One row per operator, and the commits at which it changed; regressions and failures come first.
+    """One sentence about the branch, its verdicts over the commits, and a row per operator, the worst first.
 
-    watcher: a person, to whose watched cases everything is narrowed but the queue.
+    watcher: a person, to whose watched cases everything is narrowed but the queue and the timeline.
     """
     bench = choose_bench(page.session, page.repository, device, metric) if page.repository else None
     if page.repository is None or bench is None:
         return page.page("welcome.html", json="/health")
-    repository, session = page.repository, page.session
+    repository, session, line = page.repository, page.session, page.line
     cells = _cells(page, bench, suite, watcher=watcher)
-    trends = read_trends(session, repository.id, bench.device.id, bench.metric, page.line, suite, watcher=watcher)
-    question = Question(state="open", line=page.line, watcher=watcher)
-    # Improvements are open too; they are no regressions, and come last.
-    regressions = [
-        row for row in list_regressions(session, repository.id, question, limit=200).items if row.direction != "faster"
-    ]
+    place = (session, repository.id, bench.device.id)
+    trends = read_trends(*place, bench.metric, line, suite, watcher=watcher, whole=True)
+    marks = list_verdict_marks(*place, line)
     filters = {
         "repository": repository.name,
         "device": bench.device.key,
         "metric": bench.metric,
         "suite": suite,
         "watcher": watcher,
-        "branch": page.line.branch,
+        "branch": line.branch,
     }
+    # Improvements are open too; they are no regressions, and come last.
+    shown = Question(state="open", line=line, watcher=watcher)
+    regressions = list_regressions(session, repository.id, shown, limit=MOST_OPEN).items
+    suspected = list_regressions(session, repository.id, replace(shown, verdict="suspected"), limit=MOST_SUSPECTED)
+    standing = count_standing(session, repository.id, line, watcher=watcher)
     return page.page(
         "overview.html",
         json=query("/overview", **filters),
@@ -92,15 +98,41 @@ def overview(
         suites=list_suites(session, repository.id),
         watcher=watcher,
         watchers=list_watchers(session, repository.id),
-        rows=operator_summaries(cells, trends),
+        rows=operator_summaries(cells, trends, marks),
+        timeline=verdict_timeline(marks, list_timeline_ordinals(session, repository.id, line)),
         trends=trends,
         newest=max(trends.cells, key=lambda cell: cell.measured_at, default=None),
         checks=Counter(cell.check_status for cell in cells if cell.check_status),
         broken=[cell for cell in cells if not {cell.check_status, cell.bench_status} <= {*NO_FAILURE, None}],
-        regressions=regressions[:MOST_OPEN],
-        open_count=len(regressions),
+        regressions=[row for row in regressions if row.direction != "faster"],
+        suspected=suspected.items,
+        standing=standing,
         views=list_saved_views(session, repository.id, limit=MOST_VIEWS),
         **progress_of(page, repository.id),
+    )
+
+
+@router.get("/overview/shifts")
+def shifts(
+    page: PageScope, device: Text = None, metric: Text = None, suite: Text = None, watcher: Text = None
+) -> Response:
+    """The heat map of the newest commits: what is said of each operator at each of them, shifts included."""
+    bench = choose_bench(page.session, page.repository, device, metric) if page.repository else None
+    if page.repository is None or bench is None:
+        raise not_found("repository", "", "register one first")
+    place = (page.session, page.repository.id, bench.device.id, bench.metric, page.line)
+    commits = read_trends(*place, suite, watcher=watcher).commits
+    cells = _cells(page, bench, suite, watcher=watcher)
+    operators = {cell.series_id: cell.operator for cell in cells if cell.series_id is not None}
+    shas = [commit.sha for commit in commits]
+    statements = read_statements(page.session, operators, shas, page.line)
+    shown, rows = shift_rows(statements, operators, shas)
+    return page.page(
+        "_shifts.html",
+        bench=bench,
+        rows=rows,
+        commits=[commit for commit in commits if commit.sha in set(shown)],
+        left_out=len(shas) - len(shown),
     )
 
 
@@ -126,7 +158,11 @@ def cases(
     rows = grids(_cells(page, bench, suite, operator, watcher)) if bench else []
     if not rows:
         raise not_found("operator", operator, "open one from the overview")
-    return page.page("_grid.html", grid=rows[0], bench=bench)
+    cells = [cell for _, row in rows[0].rows for cell in row if cell is not None]
+    ids = {cell.series_id for cell in cells if cell.series_id is not None}
+    shas = {cell.commit_sha for cell in cells if cell.commit_sha is not None}
+    statements = read_statements(page.session, ids, shas, page.line)
+    return page.page("_grid.html", grid=rows[0], bench=bench, statements=statements)
 
 
 def _cells(

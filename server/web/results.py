@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ from pydantic import TypeAdapter
 
 from warpwatch.contract.measurement import METRICS
 from warpwatch.db.reads.code import CommitRow, RepositoryRow, find_commit
-from warpwatch.db.reads.commits import ComparedRow, compare_variants
+from warpwatch.db.reads.commits import ComparedRow
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.history import (
     MAX_POINTS,
@@ -28,7 +29,7 @@ from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.quantities import Quantity, QuantityRow, list_quantities
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.trends import TrendGrid, read_trends
-from warpwatch.server.explanation.paired import compare_commits_paired
+from warpwatch.server.explanation.paired import StatedRow, compare_commits_paired, compare_variants_stated
 from warpwatch.server.figures.noise_summary import NoiseSummary, read_learned
 from warpwatch.server.figures.speedups import VariantSpeedup, variant_speedups
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
@@ -43,6 +44,7 @@ from warpwatch.server.http.service import (
     operator_or_404,
     repository_or_404,
 )
+from warpwatch.server.verdicts.statements import NO_DATA, Statement, state_cell
 from warpwatch.server.web.code import DeviceKey, RepositoryName
 
 _adapter = cache(TypeAdapter[Any])
@@ -88,7 +90,14 @@ def get_overview_csv(
     return csv_response(OverviewCell, cells, f"{repository}-overview")
 
 
-@api.get("/overview", responses=documented(404, 422), response_model=Page[OverviewCell])
+@dataclass(frozen=True, slots=True)
+class StatedCell(OverviewCell):
+    """A cell of the overview with the statement about where it stands."""
+
+    statement: Statement = NO_DATA
+
+
+@api.get("/overview", responses=documented(404, 422), response_model=Page[StatedCell])
 def get_overview(
     session: Db,
     repository: RepositoryName,
@@ -101,7 +110,11 @@ def get_overview(
 ) -> Response:
     """The latest result of every operator, case and variant on the device, at the commits of one branch."""
     cells = _overview(session, repository, device, metric, suite, operator, branch, watcher)
-    return large_json(Page[OverviewCell], cells)
+    names = [item.name for item in fields(OverviewCell)]
+    stated = [
+        StatedCell(**{name: getattr(cell, name) for name in names}, statement=state_cell(cell)) for cell in cells.items
+    ]
+    return large_json(Page[StatedCell], Page(stated, None))
 
 
 @api.get("/overview/trends", responses=documented(404, 422))
@@ -248,7 +261,7 @@ def get_comparison_csv(
     return csv_response(ComparedRow, rows, f"{repository}-compare")
 
 
-@api.get("/compare", responses=documented(404, 422), response_model=Page[ComparedRow])
+@api.get("/compare", responses=documented(404, 422), response_model=Page[StatedRow])
 def get_comparison(
     session: Db,
     repository: RepositoryName,
@@ -266,7 +279,7 @@ def get_comparison(
     sources on both sides are left out.
     """
     page = _compared(session, repository, device, left, right, commit, metric, operator)
-    return large_json(Page[ComparedRow], page)
+    return large_json(Page[StatedRow], page)
 
 
 def _compared(
@@ -278,12 +291,12 @@ def _compared(
     commit: str | None,
     metric: str | None,
     operator: str | None,
-) -> Page[ComparedRow]:
+) -> Page[StatedRow]:
     found, on = repository_or_404(session, repository), device_or_404(session, device)
     name = metric_of(on, metric)
     if commit is not None:
         at = _commit_or_404(session, found, commit)
-        return Page(compare_variants(session, at, left, right, on.id, name, operator).rows, None)
+        return Page(compare_variants_stated(session, at, left, right, on.id, name, operator).rows, None)
     base, head = _commit_or_404(session, found, left), _commit_or_404(session, found, right)
     return Page(compare_commits_paired(session, base, head, on.id, name, operator).rows, None)
 

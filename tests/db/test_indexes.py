@@ -62,6 +62,7 @@ from warpwatch.db.accounts import (
 )
 from warpwatch.db.attempts import record_failure, record_sent
 from warpwatch.db.branches import NewBranch, replace_branches
+from warpwatch.db.bundles import date_back
 from warpwatch.db.callbacks import list_callbacks
 from warpwatch.db.cards import save_card_offset
 from warpwatch.db.channels import (
@@ -89,6 +90,7 @@ from warpwatch.db.ci_identities import (
 )
 from warpwatch.db.database import Database
 from warpwatch.db.deletion import list_orders
+from warpwatch.db.fixes import SeriesFix, save_fixes
 from warpwatch.db.job_sources import save_job_sources
 from warpwatch.db.keeping import list_due_rules, preview_rule
 from warpwatch.db.models import (
@@ -149,6 +151,8 @@ from warpwatch.db.reads.paired import list_paired_rounds
 from warpwatch.db.reads.previews import list_previews
 from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.reads.search import search
+from warpwatch.db.reads.standing import count_standing, list_timeline_ordinals, list_verdict_marks
+from warpwatch.db.reads.statements import list_facts
 from warpwatch.db.reads.trades import list_traded_cells
 from warpwatch.db.reads.work import JobFilter, count_trials, list_jobs
 from warpwatch.db.reaper import Reaper
@@ -206,6 +210,8 @@ def use_everything(world: World) -> None:
         assert number is not None
         one = regressions.SeriesDecision(series, Verdict.CONFIRMED, 1.3, 1.2, 1.4)
         regressions.decide(s, number, Verdict.CONFIRMED, series=[one])
+        save_fixes(s, number, [SeriesFix(series, 1.1, None)], None)
+        date_back(s, world.operator, datetime.now(UTC))
         trial = trials.NewTrial(
             number,
             world.repository,
@@ -341,6 +347,9 @@ def read_branches(world: World) -> None:
         list_running(s, world.repository)
         read_queue(s, world.repository)
         read_badge_counts(s, world.repository, line)
+        count_standing(s, world.repository, line, watcher="ann")
+        assert list_timeline_ordinals(s, world.repository, line)
+        list_verdict_marks(s, world.repository, world.device, line)
         view = save_view(s, world.repository, "a view", "/history/1")
         assert view is not None
         assert list_saved_views(s, world.repository).items == [read_saved_view(s, view)]
@@ -372,6 +381,9 @@ def read_branches(world: World) -> None:
         series = s.query(SeriesRecord.id).limit(1).scalar()
         read_history(s, series, line, branches=True)
         assert list_recent_points(s, [series], line)
+        stored = list(list_stored_commits(s, world.repository))
+        assert list_facts(s, [series], stored, line)
+        assert list_facts(s, [series], stored[:1], line, stored[-1])
         list_release_times(s, world.repository, [series], line)
         point = s.query(PointRecord.id).limit(1).scalar()
         history.list_samples(s, [point])

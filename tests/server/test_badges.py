@@ -42,6 +42,9 @@ def said(client: TestClient, **query: str) -> str:
         (BadgeCounts(5, 0, 0, 1), "1 slower", BAD),
         (BadgeCounts(5, 0, 1, 0), "1 failing", WARNING),
         (BadgeCounts(0, 0, 0, 0), "not checked", UNKNOWN),
+        (BadgeCounts(5, 0, 0, 0, 1), "5 pass, 1 suspected", WARNING),
+        (BadgeCounts(5, 0, 0, 1, 2), "1 slower, 2 suspected", BAD),
+        (BadgeCounts(0, 0, 0, 0, 1), "1 suspected", WARNING),
     ],
 )
 def test_what_is_not_right_comes_first(standing: BadgeCounts, text: str, colour: str) -> None:
@@ -80,7 +83,7 @@ def test_open_slow_downs_are_counted(client: TestClient, lab: Lab, database: Dat
             session, operator_id=1, device_id=lab.device, direction="slower", ratio=1.3, series=[], **commits
         )
         assert number is not None
-    assert said(client) == "kernels: 1 pass, none slower"
+    assert said(client) == "kernels: 1 pass, 1 suspected"
     with database.session() as session:
         regressions.decide(session, number, Verdict.CONFIRMED, ratio=1.3, low=1.2, high=1.4)
     assert said(client) == "kernels: 1 slower"

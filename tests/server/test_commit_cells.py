@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -135,5 +136,7 @@ def test_a_changed_cell_says_what_its_comparison_found(client: TestClient, many:
         if cell["compared"]
     } == {CHANGED: (1.5, 1.4, 1.75)}
     page = client.get(f"/commits/{many.shas[1]}?show=changed").text
-    assert "A/B +50.0" in page
+    assert re.search(r'data-statement="confirmed"[^>]*>.*?\+50\.0', page), "the cell says what its trial decided"
+    (stated,) = [cell["statement"] for cell in cells if (cell["variant"], cell["case"]) == CHANGED]
+    assert (stated["kind"], stated["direction"], stated["ratio"]) == ("confirmed", "slower", 1.5)
     assert "(+40.0 … +75.0" in page, "the plot has its interval"

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
-from warpwatch.db.reads.commits import ComparedRow
+from warpwatch.contract.words import StatementKind
 from warpwatch.db.regressions import RegressionSeriesRow
+from warpwatch.server.explanation.paired import StatedRow
 from warpwatch.server.figures.dot_plot import MOST_ROWS, ChangeRow, cases_svg, dot_plot_svg, ratio_axis
+from warpwatch.server.verdicts.statements import NO_DATA, Statement, state_rounds
 from warpwatch.server.web.compare import worst_first
 
 
-def row(ratio: float | None, *, separated: bool = True, case: str = "n=1", outcome: str | None = None) -> ComparedRow:
+def row(ratio: float | None, *, separated: bool = True, case: str = "n=1", outcome: str | None = None) -> StatedRow:
     times = (100.0, 100.0 * (ratio or 1), ratio)
     low, high = (ratio * 0.9, ratio * 1.2) if ratio else (None, None)
     names = ("square", case, "v1", "v1", "ok", "ok")
-    return ComparedRow(*names, *times, separated, 1, 1, low=low, high=high, paired_outcome=outcome)
+    kind = StatementKind.SHIFT if separated else StatementKind.NOT_TOLD_APART
+    statement = state_rounds(Statement(kind, ratio=ratio), outcome, ratio, low, high) if outcome else Statement(kind)
+    more: dict[str, Any] = {"low": low, "high": high, "paired_outcome": outcome, "statement": statement}
+    return StatedRow(*names, *times, separated, 1, 1, **more)
 
 
 def test_the_largest_change_of_either_direction_comes_first() -> None:
@@ -62,11 +68,11 @@ def test_separate_runs_colour_no_dot_however_far_they_are_apart() -> None:
 
 
 def test_the_axis_reaches_as_far_as_the_ratios_on_each_side() -> None:
-    axis = ratio_axis([ChangeRow("a", ratio, None, None, is_sure=True) for ratio in (0.9, 2.3)], 0.0, 600.0)
+    axis = ratio_axis([ChangeRow("a", ratio, None, None, NO_DATA) for ratio in (0.9, 2.3)], 0.0, 600.0)
     assert axis.x(1.0) - axis.x(0.9) < axis.x(2.3) - axis.x(1.0)
     assert axis.x(0.9) < 60, "the side without changes takes no room"
     assert [text for _, text in axis.ticks()] == ["0\u2009%", "+25\u2009%", "+50\u2009%", "+100\u2009%"]
-    even = ratio_axis([ChangeRow("a", ratio, None, None, is_sure=True) for ratio in (0.4, 2.3)], 0.0, 900.0)
+    even = ratio_axis([ChangeRow("a", ratio, None, None, NO_DATA) for ratio in (0.4, 2.3)], 0.0, 900.0)
     texts = [text.replace("\u2009%", "") for _, text in even.ticks()]
     assert texts == ["−50", "−25", "0", "+25", "+50", "+100"]
 
@@ -119,7 +125,7 @@ def test_the_last_two_benchmarked_commits_are_compared(client: TestClient, lab: 
     assert page.count("<circle") >= 2
     changes = client.get("/compare", params={"only": "changes"}).text
     assert "+50.0" in changes
-    assert "within noise" not in changes
+    assert "not told apart" not in changes
 
 
 def test_an_ab_comparison_of_the_two_commits_decides(client: TestClient, lab: Lab) -> None:
@@ -136,9 +142,12 @@ def test_an_ab_comparison_of_the_two_commits_decides(client: TestClient, lab: La
     csv = client.get("/api/v1/compare.csv", params=parameters).text
     assert "paired_outcome" in csv.splitlines()[0]
     page = client.get("/compare", params={"base": lab.shas[0], "head": lab.shas[1]}).text
-    assert "2 of 3 rows changed" in page
+    assert "2 of 3 rows differ" in page
     assert page.count(f'href="/jobs/{job}') == 2
-    assert "A/B +15.0" in page
+    assert "+15.0\N{THIN SPACE}% slower</a>" in page
+    assert "apart</span>" in page, "of separate runs nothing is said to be slower"
+    kinds = {(row["right_variant"], row["case"]): row["statement"]["kind"] for row in rows}
+    assert kinds == {slower: "confirmed", same: "not_told_apart", untried: "shift"}
     assert "no change</a>" in page
     changes = client.get("/compare", params={"base": lab.shas[0], "head": lab.shas[1], "only": "changes"}).text
     assert "no change</a>" not in changes

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
 from tests.builders import CASES, Lab
 from warpwatch import git
@@ -140,3 +142,23 @@ def test_imported_checks_confirm_what_broke_and_what_fixed_it(client: TestClient
     (row,) = client.get("/api/v1/regressions", params=asked).json()["items"]
     assert (row["direction"], row["culprit_sha"], row["fixed_by_sha"]) == ("broken", lab.shas[1], lab.shas[2])
     assert client.get("/api/v1/jobs", params={"state": "queued"}).json()["items"] == []
+
+
+def test_imported_history_happened_when_it_was_measured(
+    client: TestClient, lab: Lab, judge: Judge, database: Database
+) -> None:
+    """The times of the jobs are a year old; their file is read now."""
+    for index, status in ((0, Status.OK), (1, Status.WRONG), (2, Status.OK)):
+        lab.check(index, {V2: status}, origin="bundle")
+    lab.check(1, {V2: Status.WRONG}, origin="bundle", variants=["v2"], cases=[V2[1]])
+    with database.session() as session:
+        session.execute(text("UPDATE jobs SET finished_at = finished_at - interval '365 days'"))
+    judge.sweep()
+    (row,) = client.get("/api/v1/regressions", params={"repository": "kernels", "state": "any"}).json()["items"]
+    detail = client.get(f"/api/v1/regressions/{row['id']}").json()
+    moments = [row["created_at"], row["decided_at"], row["settled_at"]]
+    moments += [trial["answered_at"] for trial in detail["trials"]] + [note["created_at"] for note in detail["notes"]]
+    assert len(moments) > 4
+    ages = [datetime.now(UTC) - datetime.fromisoformat(moment) for moment in moments]
+    assert all(age > timedelta(days=364) for age in ages), ages
+    assert client.get("/api/v1/quality", params={"repository": "kernels"}).json()["items"] == [], "of other machines"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -12,6 +13,7 @@ from tests.builders import CASES, CPU, Lab
 from tests.waiting import wait_until
 from warpwatch.contract.words import Status
 from warpwatch.db import runs
+from warpwatch.db import trends as trends_module
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.trends import TrendGrid, list_running, read_queue, read_trends
 from warpwatch.server.web import render
@@ -126,14 +128,31 @@ def test_the_overview_of_many_operators_is_light(lab: Lab, client: TestClient) -
     names = lab.operators = tuple(f"operator_{number}" for number in range(operators))
     for index in range(6):
         for name in names:
-            lab.bench(index, {V1: 1000.0 * (1 + index % 2)}, operator=name)
+            lab.bench(index, {V1: 10_000.0 * (1.9 if index == 5 else 1)}, operator=name)
     text = client.get("/overview").text
     assert text.count("data-operator=") == operators
-    tiles = text.count('href="/history/')
-    assert tiles == 6 * operators
+    assert "data-statement" not in text, "no trial has decided anything"
+    assert len(text) < 60_000
+    # The heat map comes when it is asked for: each operator shifted at the newest commit.
+    heat_map = client.get("/overview/shifts", params={"repository": "kernels"}).text
+    assert heat_map.count('data-statement="shift"') == operators
     # Six commits are measured; thirty have five times as many tiles.
-    tile_bytes = sum(len(line) for line in text.split("<td") if 'href="/history/' in line)
-    assert len(text) + 4 * tile_bytes < 150_000
+    assert len(heat_map) < 150_000 / 5
+
+
+def test_older_commits_are_sampled_for_the_sparkline(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index, median in enumerate((100.0, 150.0, 300.0, 300.0, 330.0, 330.0)):
+        lab.bench(index, {V1: median})
+    with lab.database.session() as s:
+        whole = read_trends(s, lab.repository, lab.device, "hot", ALL_COMMITS, limit=2, whole=True)
+    assert [commit.sha for commit in whole.commits] == lab.shas[:6]
+    assert changes(whole) == [None, 1.5, 2.0, 1.0, 1.1, 1.0]
+    monkeypatch.setattr(trends_module, "_OLDER_COMMITS", trends_module._OLDER_COMMITS.replace("30.0", "2.0"))
+    with lab.database.session() as s:
+        sampled = read_trends(s, lab.repository, lab.device, "hot", ALL_COMMITS, limit=2, whole=True)
+    assert [commit.sha for commit in sampled.commits] == [lab.shas[0], lab.shas[2], *lab.shas[3:6]]
+    assert changes(sampled) == [None, 3.0, 1.0, 1.1, 1.0]
+    assert [commit.sha for commit in trends(lab, limit=2).commits] == lab.shas[4:6]
 
 
 def test_a_server_compiles_its_pages_before_they_are_visited(app: FastAPI) -> None:

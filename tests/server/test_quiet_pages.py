@@ -9,6 +9,8 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
 from warpwatch.contract.words import Status
+from warpwatch.db.database import Database
+from warpwatch.db.regressions import open_suspicion, settle
 
 CELL = ("v1", CASES[0])
 
@@ -19,22 +21,46 @@ def heat_rows(page: str) -> list[str]:
     return re.findall(r'<th scope="row">([^<]+)</th>', table)
 
 
-def test_a_long_heat_map_shows_the_operators_that_changed(client: TestClient, lab: Lab) -> None:
+def test_the_heat_map_shows_the_operators_of_which_something_is_said(client: TestClient, lab: Lab) -> None:
     names = [f"op{number:02}" for number in range(13)]
     lab.operators = tuple(names)
     for number in (0, 1):
         for name in names:
-            lab.bench(number, {CELL: 1300.0 if (number, name) == (1, "op07") else 1000.0}, operator=name)
+            lab.bench(number, {CELL: 13_000.0 if (number, name) == (1, "op07") else 10_000.0}, operator=name)
+    heat_map = client.get("/overview/shifts", params={"repository": "kernels"}).text
+    assert heat_rows(heat_map) == ["op07"]
     page = client.get("/overview").text
-    assert heat_rows(page) == ["op07"]
-    assert "12 operators without a change" in page
-    assert all(f'data-operator="{name}"' in page for name in names), "the table below has all of them"
+    assert "heat-map sticky" not in page, "it comes when it is asked for"
+    assert all(f'data-operator="{name}"' in page for name in names), "the table has all of them"
 
 
-def test_a_short_heat_map_shows_every_operator(client: TestClient, lab: Lab) -> None:
-    for number in (0, 1):
-        lab.bench(number, {CELL: 1000.0})
-    assert heat_rows(client.get("/overview").text) == ["square"]
+def test_suspected_changes_are_counted_beside_open_ones(client: TestClient, lab: Lab, database: Database) -> None:
+    """Of imported results nothing can be confirmed here: they are suspected, and never no regressions."""
+    lab.bench(0, {CELL: 10_000.0})
+    lab.bench(1, {CELL: 10_800.0})
+    of_device = {"repository": "kernels", "device": "test-cpu"}
+    (cell,) = client.get("/api/v1/overview", params=of_device).json()["items"]
+    with database.session() as session:
+        number = open_suspicion(
+            session,
+            operator_id=1,
+            device_id=lab.device,
+            base_commit_id=lab.commits[lab.shas[0]],
+            head_commit_id=lab.commits[lab.shas[1]],
+            direction="slower",
+            ratio=1.08,
+            series=[(cell["series_id"], 1.08)],
+        )
+        assert number is not None
+        settle(session, number)
+    page = client.get("/overview").text
+    assert "No open regressions" not in page
+    assert "has no open regressions" not in page
+    assert "cannot be confirmed here" in page
+    assert f'data-regression="{number}" data-phase="unpaired"' in page
+    assert re.search(r'class="verdict statement suspected" data-statement="suspected"', page), "hollow in the timeline"
+    (cell,) = client.get("/api/v1/overview", params=of_device).json()["items"]
+    assert (cell["statement"]["kind"], cell["statement"]["can_confirm"]) == ("suspected", False)
 
 
 FOUND = {

@@ -37,7 +37,9 @@ def facts(before_ns: float, at_ns: float, **more: Any) -> SeriesFacts:
 def change(direction: str = "slower", ratio: float | None = 1.4, **more: Any) -> SeriesChangeFact:
     fields: dict[str, Any] = {"verdict": "confirmed", "phase": "culprit", "can_confirm": False, "is_end": False}
     fields |= {"low": None, "high": None, "base_sha": "b" * 40, "head_status": None} | more
-    return SeriesChangeFact(series_id=1, commit_id=13, regression_id=7, direction=direction, ratio=ratio, **fields)
+    return SeriesChangeFact(
+        series_id=1, commit_id=13, sha=SHA, ordinal=13, regression_id=7, direction=direction, ratio=ratio, **fields
+    )
 
 
 def test_only_a_change_beyond_what_the_series_can_show_is_a_shift() -> None:
@@ -88,6 +90,10 @@ def test_a_wrong_result_is_never_faster() -> None:
     assert (broken.kind, broken.direction) == (StatementKind.CONFIRMED, StatementDirection.BROKEN)
     fixed = state_series(facts(1e5, 1e5, changes=[change("broken", None, is_end=True, phase="fixed")]))
     assert (fixed.direction, fixed.source) == (StatementDirection.FIXED, StatementSource.CHECK)
+    began = change("broken", None, phase="fixed", head_status="wrong")
+    ended = change("broken", None, is_end=True, phase="fixed")
+    both = state_series(facts(1e5, 1e5, changes=[began, ended]))
+    assert both.direction == StatementDirection.FIXED, "it broke and was repaired since the time before"
 
 
 def test_without_a_reading_there_is_no_time_to_speak_of() -> None:

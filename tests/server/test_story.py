@@ -48,6 +48,9 @@ def story(client: TestClient, settings: Settings, database: Database, tmp_path: 
     return told
 
 
+OPEN_PHASES = ("bisecting", "confirmed", "culprit")
+
+
 @dataclass
 class Expected:
     """What is true of main. open: regression (name of its head, direction) → (phase, culprit). newest: the newest
@@ -88,7 +91,7 @@ def _check_lists(story: Story, open_ids: set[int]) -> None:
     events = story.json("/events", repository="kernels", state="open")["items"]
     assert {row["id"] for event in events for row in event["regressions"] if row["direction"] != "faster"} == open_ids
     by_id = {row["id"]: row for row in listed}
-    overview = [item for item in story.page("/") if item["tag"] == "li" and "regression" in item]
+    overview = [item for item in story.page("/overview") if item["tag"] == "li" and item.get("phase") in OPEN_PHASES]
     page = [item for item in story.page("/regressions") if item["tag"] == "tr" and "regression" in item]
     for statements in (overview, [item for item in page if item["direction"] != "faster"]):
         assert {int(item["regression"]) for item in statements} == open_ids
