@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Cause, ChangeDirection, JobState, MergeCause, Triage, Verdict
+from warpwatch.contract.words import Cause, ChangeDirection, InboxTab, JobState, MergeCause, Triage, Verdict
 from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
 from warpwatch.db.models import JobRecord, RegressionRecord, RegressionSeriesRecord
@@ -186,6 +186,17 @@ IS_SUSPECTED = "(regressions.verdict = 'suspected' AND regressions.state IN ('ne
 """SQL: whether history saw a change that no trial decided, and nobody closed it."""
 IS_UNPAIRED = "(regressions.verdict = 'suspected' AND regressions.settled_at IS NOT NULL)"
 """SQL: whether a change is suspected and nothing can be measured for it, as its results come from elsewhere."""
+SUPERSEDED = "regressions.state = 'invalid' AND regressions.triaged_at IS NULL"
+"""Regressions that the server itself took for the wider range of another regression, or for the same change: no person
+called them invalid."""
+TAB = f"""
+CASE WHEN {SUPERSEDED} THEN NULL
+     WHEN regressions.verdict IN ('dismissed', 'unsure') OR regressions.state NOT IN ('new', 'acknowledged')
+     THEN '{InboxTab.CLOSED}'
+     WHEN regressions.verdict = 'suspected' THEN '{InboxTab.SUSPECTED}'
+     WHEN regressions.direction = 'faster' THEN '{InboxTab.IMPROVEMENTS}' ELSE '{InboxTab.OPEN}' END
+"""
+"""SQL: contract.words.InboxTab; NULL for what is superseded."""
 PHASE = f"""
 CASE WHEN {IS_UNPAIRED} THEN 'unpaired'
      WHEN regressions.verdict <> 'confirmed' THEN regressions.verdict
@@ -255,6 +266,7 @@ ON_LINE = f"({on_line('head.id')} AND {on_line('base.id')})"
 """SQL: whether a change is one of the line, so that both of its ends lie on it."""
 MATCHES = f"""
 operators.repository_id = :repository_id
+AND (CAST(:tab AS text) IS NULL OR {TAB} = :tab)
 AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict)
 AND (CAST(:state AS text) IS NULL OR state = :state OR (:state = 'open' AND state IN ('new', 'acknowledged')))
 AND (CAST(:direction AS text) IS NULL OR direction = :direction)
@@ -278,12 +290,14 @@ AND {ON_LINE}
 class Question:
     """Which regressions are asked for; None asks for all.
 
-    state: one of Triage, or "open" for those that are new or acknowledged. assignee: a name, or NOBODY. since, until:
-    ordinals of commits; the change lies, or may lie, behind the first one and not behind the second. line: whose
-    changes; those of all branches by default. watcher: a person who watches a case that shows the change.
+    tab: one of InboxTab. state: one of Triage, or "open" for those that are new or acknowledged. assignee: a name, or
+    NOBODY. since, until: ordinals of commits; the change lies, or may lie, behind the first one and not behind the
+    second. line: whose changes; those of all branches by default. watcher: a person who watches a case that shows the
+    change.
     """
 
     verdict: str | None = "confirmed"
+    tab: str | None = None
     state: str | None = None
     direction: str | None = None
     operator: str | None = None
@@ -310,6 +324,17 @@ def list_regressions(
     size, skip = max(1, min(limit, MAX_PAGE)), before or 0
     items = _worst_first(session, repository_id, question, size + 1, skip)
     return Page(items[:size], skip + size if len(items) > size else None)
+
+
+def count_by_tab(session: Session, repository_id: int, question: Question) -> dict[InboxTab, int]:
+    """How many regressions are in each tab, whichever tab, verdict and state the question asks for."""
+    sql = f"SELECT {TAB} AS tab, count(*) FROM {TABLES} WHERE {MATCHES} GROUP BY 1"
+    counts = dict.fromkeys(InboxTab, 0)
+    asked = question.parameters | {"tab": None, "verdict": None, "state": None}
+    for tab, count in session.execute(text(sql), asked | {"repository_id": repository_id}):
+        if tab is not None:
+            counts[InboxTab(tab)] = count
+    return counts
 
 
 def list_all_regressions(session: Session, repository_id: int, question: Question) -> list[RegressionRow]:

@@ -15,6 +15,8 @@ from warpwatch.db.regressions import deciding_rounds
 
 BEFORE, AFTER = 24, 12
 """Points of the series before the change and from it on."""
+CHECKS_BEFORE, CHECKS_AFTER = 8, 6
+"""Commits with a check before something broke and from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class ChangePreview:
     """affected: series that show the regression, of the `cases` that their variants have.
 
     before_ns, after_ns: medians of the A/B rounds; None where none were measured. medians: of the series, oldest first.
-    changed_at: index of the first of them at the head or later.
+    changed_at: index of the first of them at the head or later. statuses: of the checks of what broke, one per commit,
+    oldest first; failed_at: index of the first of them at the head or later.
     """
 
     regression_id: int
@@ -35,6 +38,8 @@ class ChangePreview:
     after_ns: float | None
     medians: list[float]
     changed_at: int
+    statuses: list[str]
+    failed_at: int
 
 
 def _near(ordinal: str, order: str, limit: int) -> str:
@@ -43,6 +48,16 @@ def _near(ordinal: str, order: str, limit: int) -> str:
      WHERE points.series_id = worst.series_id AND points.ordinal {ordinal} head.ordinal
        AND {on_line("points.commit_id")}
      ORDER BY points.ordinal {order}, points.id {order} LIMIT {limit})
+    """
+
+
+def _checks(ordinal: str, order: str, limit: int) -> str:
+    return f"""
+    (SELECT DISTINCT ON (results.ordinal) results.ordinal, results.status FROM results
+     WHERE regressions.direction = 'broken' AND results.variant_id = worst.variant_id
+       AND results.case_id = worst.case_id AND results.device_id = regressions.device_id AND results.kind = 'check'
+       AND results.ordinal {ordinal} head.ordinal AND {on_line("results.commit_id")}
+     ORDER BY results.ordinal {order}, results.id DESC LIMIT {limit})
     """
 
 
@@ -58,7 +73,8 @@ SELECT regressions.id AS regression_id, worst.series_id, variants.name AS varian
           AND every.variant_id IN (SELECT own.variant_id FROM regression_series JOIN series AS own ON own.id = series_id
                                    WHERE regression_id = regressions.id)) AS cases,
        coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
-       coalesce(around.medians, '[]') AS medians, around.changed_at
+       coalesce(around.medians, '[]') AS medians, around.changed_at,
+       coalesce(checked.statuses, '[]') AS statuses, checked.failed_at
 FROM regressions
 JOIN commits AS head ON head.id = regressions.head_commit_id
 CROSS JOIN LATERAL (
@@ -76,6 +92,11 @@ CROSS JOIN LATERAL (
            count(*) FILTER (WHERE near.ordinal < head.ordinal) AS changed_at
     FROM ({_near("<", "DESC", BEFORE)} UNION ALL {_near(">=", "ASC", AFTER)}) AS near
 ) AS around
+CROSS JOIN LATERAL (
+    SELECT jsonb_agg(near.status ORDER BY near.ordinal) AS statuses,
+           count(*) FILTER (WHERE near.ordinal < head.ordinal) AS failed_at
+    FROM ({_checks("<", "DESC", CHECKS_BEFORE)} UNION ALL {_checks(">=", "ASC", CHECKS_AFTER)}) AS near
+) AS checked
 WHERE regressions.id = ANY(:ids)
 """
 

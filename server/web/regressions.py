@@ -13,8 +13,9 @@ from fastapi import APIRouter, Form, Path, Query, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from warpwatch.contract.words import Triage
+from warpwatch.contract.words import ChangeDirection, InboxTab, Triage, Verdict
 from warpwatch.db.muted import MutedSeriesRow, find_muted, list_muted, mute, unmute
+from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.events import EventRow, QualityRow, list_choices, list_events, read_event, read_quality
 from warpwatch.db.reads.history import read_history
 from warpwatch.db.reads.lines import read_line
@@ -26,6 +27,7 @@ from warpwatch.db.regressions import (
     RegressionDetail,
     RegressionRow,
     RegressionSeriesRow,
+    count_by_tab,
     list_all_regressions,
     list_regressions,
     read_regression,
@@ -37,8 +39,8 @@ from warpwatch.server.explanation.timeline import read_timeline
 from warpwatch.server.explanation.trace_files import load_trace
 from warpwatch.server.figures.charts import history_figure, rounds_figure
 from warpwatch.server.figures.dot_plot import cases_svg
-from warpwatch.server.figures.formats import change_headline, change_tone
-from warpwatch.server.figures.sparklines import change_sparkline
+from warpwatch.server.figures.formats import change_headline, change_tone, state_name
+from warpwatch.server.figures.sparklines import change_sparkline, status_strip
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.figures.timelines import pair_svg
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
@@ -76,21 +78,21 @@ def regressions(
     whole: bool = False,
     problem: BulkError | None = None,
 ) -> Response:
-    """Events with a verdict, worst first; by default the open ones.
+    """The inbox: events of one tab, worst first; by default the open ones.
 
-    Patterns and detection quality take longer to compute, so the page loads them after it is shown. problem: the field
-    without which a bulk triage was refused.
+    Patterns take longer to compute, so the page loads them after it is shown. problem: the field without which a bulk
+    triage was refused.
     """
     if page.repository is None:
         return page.page("welcome.html")
-    filters.state = filters.state or "open"
+    _choose_tab(filters)
     resolved = resolve(page.session, settings, page.repository, filters)
     events: Listed[EventRow] = Listed([], None)
     if not resolved.errors:
         events = list_events(page.session, page.repository.id, resolved.question, before, EVENTS_PER_PAGE)
     if whole:
         events = Listed(with_common(page.session, events.items), events.next_before)
-    asked, name = filters.query_parameters(), page.repository.name
+    asked, name, names = filters.query_parameters(), page.repository.name, _device_names(page)
     return page.page(
         "regressions.html",
         json=None
@@ -101,34 +103,54 @@ def regressions(
         previews=_previews(page, events.items),
         problem=problem,
         whole=whole,
-        verdict=filters.verdict,
+        tab=filters.tab,
+        counts=count_by_tab(page.session, page.repository.id, resolved.question),
         asked=asked,
         errors={error.field: field_message(error) for error in resolved.errors},
         before=before,
         today=date.today(),
-        quality=read_quality(page.session, page.repository.id, datetime.now(UTC)) if whole else None,
         year=(datetime.now(UTC) - timedelta(days=365)).date().isoformat(),
         all_branches=filters.branch == ALL_BRANCHES,
-        options=_options(list_choices(page.session, page.repository.id), asked),
+        device_names=names,
+        options=_options(list_choices(page.session, page.repository.id), asked, names),
     )
 
 
+def _device_names(page: PageScope) -> dict[str, str]:
+    """The name of every device by its key."""
+    return {device.key: device.name for device in list_devices(page.session)}
+
+
+def _choose_tab(filters: Filters) -> None:
+    """The tab that an address without one means. Addresses that ask for a verdict or a state are from before the tabs;
+    those that fit no tab show what they ask for."""
+    if filters.tab is not None:
+        return
+    if filters.verdict == Verdict.SUSPECTED:
+        filters.tab, filters.verdict = InboxTab.SUSPECTED, None
+    elif filters.verdict in (Verdict.DISMISSED, Verdict.UNSURE):
+        filters.tab = InboxTab.CLOSED
+    elif filters.state in (None, "open"):
+        is_faster = filters.direction == ChangeDirection.FASTER
+        filters.tab = InboxTab.IMPROVEMENTS if is_faster else InboxTab.OPEN
+        filters.verdict = filters.state = None
+
+
 def _previews(page: PageScope, events: Sequence[EventRow]) -> dict[int, tuple[ChangePreview, str | None]]:
-    """Preview of the worst regression of each event, with a small picture of the regression's series."""
+    """Preview of the worst regression of each event, with a small picture: times of its series, or what checks found
+    where something broke."""
     previews = list_previews(page.session, [event.id for event in events], page.line)
     rows = {event.id: event.regressions[0] for event in events}
-    return {
-        number: (
-            preview,
-            change_sparkline(
-                preview.medians,
-                preview.changed_at,
-                change_tone(rows[number]),
-                f"{rows[number].operator} {preview.variant} {preview.case}: {change_headline(rows[number])}",
-            ),
-        )
-        for number, preview in previews.items()
-    }
+    pictures: dict[int, tuple[ChangePreview, str | None]] = {}
+    for number, preview in previews.items():
+        row = rows[number]
+        label = f"{row.operator} {preview.variant} {preview.case}: {change_headline(row)}"
+        if row.direction == ChangeDirection.BROKEN:
+            picture: str | None = status_strip(preview.statuses, preview.failed_at, label)
+        else:
+            picture = change_sparkline(preview.medians, preview.changed_at, change_tone(row), label)
+        pictures[number] = (preview, picture)
+    return pictures
 
 
 @router.post("/regressions/triage")
@@ -152,14 +174,19 @@ def triage_many(
     return RedirectResponse(address, 303)
 
 
-def _options(choices: dict[str, list[str]], asked: dict[str, str | None]) -> dict[str, Sequence[str]]:
+def _options(
+    choices: dict[str, list[str]], asked: dict[str, str | None], device_names: Mapping[str, str]
+) -> dict[str, Sequence[str | tuple[str, str]]]:
     """The options of every selector. A link may name a value that no regression has any more; it stays selectable."""
     choices["assignee"].insert(0, NOBODY)
     for name, values in choices.items():
         chosen = asked[name]
         if chosen and chosen not in values:
             values.append(chosen)
-    return {"state": STATE_FILTERS, "direction": DIRECTIONS, **choices}
+    states = [name for name in STATE_FILTERS if name not in ("open", "any")]
+    devices = [(key, device_names.get(key, key)) for key in choices["device"]]
+    verdicts = [(verdict, state_name(verdict)) for verdict in Verdict]
+    return {"state": states, "verdict": verdicts, "direction": DIRECTIONS, **choices, "device": devices}
 
 
 @router.get("/regressions/{regression_id}")
