@@ -122,8 +122,8 @@ class NoteRow:
 class TrialRow:
     """A job that was to tell something about a change, and what it said.
 
-    base_sha is the commit that head_sha was measured beside. rounds: of its longest comparison of a
-    series of the change; 0 of a check.
+    base_sha is the commit that head_sha was measured beside. rounds: of the series of the change that its ratio is of;
+    0 of a check.
     """
 
     job_id: int
@@ -398,9 +398,17 @@ _TRIALS = """
 SELECT trials.job_id, jobs.kind AS job_kind, jobs.state AS job_state, purpose, answer, base.sha AS base_sha,
      head.sha AS head_sha,
        ratio, low, high, trials.message, trials.created_at, answered_at,
-       coalesce((SELECT max(jsonb_array_length(base_ns)) FROM comparisons JOIN runs ON runs.id = comparisons.run_id
-                 WHERE runs.job_id = trials.job_id AND comparisons.series_id IN (
-                     SELECT series_id FROM regression_series AS member WHERE member.regression_id = :id)), 0) AS rounds,
+       coalesce((
+           SELECT jsonb_array_length(base_ns) FROM comparisons JOIN runs ON runs.id = comparisons.run_id
+           CROSS JOIN LATERAL (
+               SELECT percentile_cont(0.5) WITHIN GROUP (
+                   ORDER BY CAST(head_round.ns AS float) / nullif(CAST(base_round.ns AS float), 0)) AS ratio
+               FROM jsonb_array_elements_text(base_ns) WITH ORDINALITY AS base_round(ns, place)
+               JOIN jsonb_array_elements_text(head_ns) WITH ORDINALITY AS head_round(ns, place) USING (place)
+           ) AS paired
+           WHERE runs.job_id = trials.job_id AND comparisons.series_id IN (
+               SELECT series_id FROM regression_series AS member WHERE member.regression_id = :id)
+           ORDER BY abs(paired.ratio - trials.ratio), jsonb_array_length(base_ns) DESC LIMIT 1), 0) AS rounds,
        (SELECT sha FROM commits WHERE commits.id = trials.merge_commit_id) AS merge_sha
 FROM trials
 JOIN jobs ON jobs.id = trials.job_id

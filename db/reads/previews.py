@@ -21,11 +21,12 @@ CHECKS_BEFORE, CHECKS_AFTER = 8, 6
 
 @dataclass(frozen=True, slots=True)
 class ChangePreview:
-    """affected: series that show the regression, of the `cases` that their variants have.
+    """The series is the worst that still shows the regression. affected: series that still show it, of the `cases` that
+    their variants have.
 
-    before_ns, after_ns: medians of the A/B rounds; None where none were measured. medians: of the series, oldest first.
-    changed_at: index of the first of them at the head or later. statuses: of the checks of what broke, one per commit,
-    oldest first; failed_at: index of the first of them at the head or later.
+    before_ns, after_ns: medians of the A/B rounds; None where none were measured, or a later commit undid a part.
+    medians: of the series, oldest first. changed_at: index of the first of them at the head or later. statuses: of the
+    checks of what broke, one per commit, oldest first; failed_at: index of the first of them at the head or later.
     """
 
     regression_id: int
@@ -64,7 +65,9 @@ def _checks(ordinal: str, order: str, limit: int) -> str:
 _PREVIEWS = f"""
 SELECT regressions.id AS regression_id, worst.series_id, variants.name AS variant, cases.key AS case,
        (SELECT count(*) FROM regression_series AS shown WHERE shown.regression_id = regressions.id
-          AND (regressions.verdict <> 'confirmed' OR shown.verdict = 'confirmed')) AS affected,
+          AND (regressions.verdict <> 'confirmed' OR shown.verdict = 'confirmed')
+          AND (regressions.partly_fixed_by_commit_id IS NULL OR regressions.state IN ('fixed', 'reverted')
+               OR shown.fixed_by_commit_id IS NULL)) AS affected,
        (SELECT count(*) FROM series AS every
         WHERE every.operator_id = regressions.operator_id AND every.device_id = regressions.device_id
           AND every.metric = worst.metric AND every.protocol = worst.protocol
@@ -72,16 +75,18 @@ SELECT regressions.id AS regression_id, worst.series_id, variants.name AS varian
                OR (SELECT points.id FROM points WHERE points.series_id = every.id LIMIT 1) IS NOT NULL)
           AND every.variant_id IN (SELECT own.variant_id FROM regression_series JOIN series AS own ON own.id = series_id
                                    WHERE regression_id = regressions.id)) AS cases,
-       coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
+       CASE WHEN worst.left_ratio IS NULL THEN coalesce(compared.base_ns, '[]') ELSE '[]' END AS base_ns,
+       CASE WHEN worst.left_ratio IS NULL THEN coalesce(compared.head_ns, '[]') ELSE '[]' END AS head_ns,
        coalesce(around.medians, '[]') AS medians, around.changed_at,
        coalesce(checked.statuses, '[]') AS statuses, checked.failed_at
 FROM regressions
 JOIN commits AS head ON head.id = regressions.head_commit_id
 CROSS JOIN LATERAL (
-    SELECT series.id AS series_id, series.metric, series.protocol, series.variant_id, series.case_id
+    SELECT series.id AS series_id, series.metric, series.protocol, series.variant_id, series.case_id, left_ratio
     FROM regression_series AS member JOIN series ON series.id = member.series_id
     WHERE member.regression_id = regressions.id
-    ORDER BY member.verdict = 'confirmed' DESC, abs(ln(greatest(coalesce(member.ratio, 1), 1e-9))) DESC, series.id
+    ORDER BY member.verdict = 'confirmed' DESC, member.fixed_by_commit_id IS NULL DESC,
+             abs(ln(greatest(coalesce(member.left_ratio, member.ratio, 1), 1e-9))) DESC, series.id
     LIMIT 1
 ) AS worst
 JOIN variants ON variants.id = worst.variant_id

@@ -117,6 +117,12 @@ document.addEventListener("submit", (event) => {
   try { localStorage.setItem("name", field.value); } catch { /* As above. */ }
 });
 
+// A part of the page that has an address of its own: a link or a reload shows it again.
+document.addEventListener("htmx:afterRequest", (event) => {
+  const link = event.detail.requestConfig.elt;
+  if (event.detail.successful && link.matches("[data-replaces-address]")) history.replaceState(null, "", link.href);
+});
+
 // A view is saved as the address shows it, which scripts change when the reader zooms.
 document.addEventListener("submit", (event) => {
   const field = event.target.querySelector("[data-address]");
