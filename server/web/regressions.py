@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from warpwatch.contract.words import Answer, ChangeDirection, ChangePhase, InboxTab, Triage, Verdict
 from warpwatch.db.muted import MutedSeriesRow, find_muted, list_muted, mute, unmute
-from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.events import EventRow, QualityRow, list_choices, list_events, read_event, read_quality
 from warpwatch.db.reads.history import read_history
 from warpwatch.db.reads.lines import read_line
@@ -54,6 +53,7 @@ from warpwatch.server.intake.filters import (
 )
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error, read_form, until_error
 from warpwatch.server.verdicts.statements import Statement, state_change
+from warpwatch.server.web.choices import name_devices
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.evidence import EvidenceTab, read_tab
 from warpwatch.server.web.forms import field_message
@@ -92,7 +92,7 @@ def regressions(
         events = list_events(page.session, page.repository.id, resolved.question, before, EVENTS_PER_PAGE)
     if whole:
         events = Listed(with_common(page.session, events.items), events.next_before)
-    asked, name, names = filters.query_parameters(), page.repository.name, _device_names(page)
+    asked, name, names = filters.query_parameters(), page.repository.name, name_devices(page.session)
     return page.page(
         "regressions.html",
         json=None
@@ -114,11 +114,6 @@ def regressions(
         device_names=names,
         options=_options(list_choices(page.session, page.repository.id), asked, names),
     )
-
-
-def _device_names(page: PageScope) -> dict[str, str]:
-    """The name of every device by its key."""
-    return {device.key: device.name for device in list_devices(page.session)}
 
 
 def _choose_tab(filters: Filters) -> None:
@@ -299,7 +294,7 @@ def _show(
         trials=_trial_statements(detail),
         muted=find_muted(page.session, [series.series_id for series in detail.series]),
         mute_error=mute_error or {},
-        device_names=_device_names(page),
+        device_names=name_devices(page.session),
         states=list(Triage),
         today=date.today(),
         entered=entered

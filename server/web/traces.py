@@ -44,7 +44,7 @@ from warpwatch.server.http.downloads import content_disposition
 from warpwatch.server.http.problems import Problem, documented, not_found
 from warpwatch.server.http.service import Before, Db, Limit, database_of, repository_or_404
 from warpwatch.server.verdicts.statements import NO_DATA, state_rounds
-from warpwatch.server.web.choices import Text
+from warpwatch.server.web.choices import Text, name_devices
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.render import PageScope, query
 
@@ -142,6 +142,7 @@ def compare(page: PageScope, a: Chosen = None, b: Chosen = None) -> Response:
         a=left,
         b=right,
         others=list_related_traces(page.session, either.id) if either else [],
+        device_names=name_devices(page.session),
         **{"alignment": None, "times": None, "contradiction": None} | pictures,
     )
 
@@ -178,7 +179,7 @@ def trace(page: PageScope, trace_id: int, call: Annotated[int | None, Query(ge=1
     memory = detail.summary.get("memory")
     recording = load_trace(page.session, trace_id)
     timeline = read_timeline(recording, None if call is None else call - 1) if recording else None
-    figure = memory_figure(memory) if memory else None
+    levels = {total for _, total in memory["points"]} if memory else set()
     return page.page(
         "trace.html",
         json=f"/traces/{trace_id}",
@@ -190,8 +191,9 @@ def trace(page: PageScope, trace_id: int, call: Annotated[int | None, Query(ge=1
         timeline=timeline,
         picture=timeline_svg(timeline) if timeline else None,
         others=list_related_traces(page.session, trace_id),
-        memory=figure,
-        is_constant=bool(memory) and len({total for _, total in memory["points"]}) == 1,
+        device_names=name_devices(page.session),
+        memory=memory_figure(memory) if memory else None,
+        is_constant=len(levels) == 1,
     )
 
 

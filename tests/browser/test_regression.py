@@ -48,6 +48,20 @@ def test_evidence_is_read_when_its_tab_is_opened(visit: Visit, world: World) -> 
     expect(tabs.locator("[aria-current]")).to_have_text("Rounds")
 
 
+def test_few_clicks_lead_from_the_overview_to_diff_triage_and_perfetto(visit: Visit, world: World) -> None:
+    """One to the diff of the worst open regression, two to its triage, three from it to its trace in Perfetto."""
+    visit.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    page = visit.open("/overview")
+    page.locator("a[href^='/regressions/']").first.click()
+    expect(page.locator("#diff")).to_be_in_viewport()
+    expect(page.get_by_role("form", name="Triage").get_by_role("button", name="Accept")).to_be_in_viewport()
+    page = visit.open(f"/regressions/{world.ids['slower']}")
+    page.locator("#evidence .tabs").get_by_role("link", name="Trace").click()
+    page.locator("#evidence").get_by_role("link", name="trace", exact=False).first.click()
+    page.get_by_text("Open in Perfetto").click()
+    expect(page.locator("iframe.viewer")).to_be_visible()
+
+
 def test_note_and_due_date_unfold_from_the_bar(visit: Visit, world: World) -> None:
     page = visit.open(f"/regressions/{world.ids['slower']}")
     bar = page.get_by_role("form", name="Triage")

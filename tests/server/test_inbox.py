@@ -118,7 +118,7 @@ def test_verdict_and_state_are_two_columns(client: TestClient, lab: Lab) -> None
     page = client.get("/regressions").text
     assert re.findall(r"<th scope=\"col\">(Verdict|State)</th>", page) == ["Verdict", "State"]
     row = row_of(page, number)
-    assert '<span class="badge bad">confirmed</span>' in row
+    assert re.search(r'<span class="badge statement slower"[^>]*>confirmed</span>', row)
     assert '<span class="badge live_off">acknowledged</span>' in row
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from tests.builders import CASES, Lab, measurement
 from tests.builders import bench as bench_reply
@@ -50,16 +50,12 @@ def stage(page: str, purpose: str) -> str:
 def test_cases_stand_by_what_became_of_them(client: TestClient, lab: Lab) -> None:
     lab.bench(0, {CELL: 1000.0, SECOND: 1000.0, THIRD: 1000.0})
     number = plant(lab, 0, 1, 2.3, {CELL: "confirmed", SECOND: "confirmed", THIRD: "dismissed"})
+    fix = lab.commits[lab.shas[3]]
     with lab.database.session() as s:
-        first = s.query(RegressionSeriesRecord).order_by(RegressionSeriesRecord.series_id).first()
-        fix = {"fixed_by_commit_id": lab.commits[lab.shas[3]], "left_ratio": 1.0}
-        s.execute(update(RegressionSeriesRecord).filter_by(series_id=first.series_id).values(fix))
-        row = update(RegressionRecord).values(
-            left_ratio=1.014, partly_fixed_by_commit_id=lab.commits[lab.shas[3]], low=None, high=None
-        )
-        s.execute(row)
-        others = RegressionSeriesRecord.series_id != first.series_id
-        s.execute(update(RegressionSeriesRecord).where(others).values(left_ratio=1.014))
+        first = s.scalars(select(RegressionSeriesRecord.series_id).order_by(RegressionSeriesRecord.series_id)).first()
+        s.execute(update(RegressionSeriesRecord).values(left_ratio=1.014))
+        s.execute(update(RegressionSeriesRecord).filter_by(series_id=first).values(fixed_by_commit_id=fix))
+        s.execute(update(RegressionRecord).values(left_ratio=1.014, partly_fixed_by_commit_id=fix))
     page = page_of(client, number)
     assert f"+1.4 % slower, 1 of 2 cases; 1 fixed by {lab.shas[3][:8]}" in page
     assert "<s>" not in group(page, "affected")

@@ -163,6 +163,30 @@ def test_a_page_shows_its_trace_at_once(client: TestClient, lab: Lab, monkeypatc
     problem(client.get("/api/v1/traces/compare.json.gz", params={"a": 1, "b": 1}), 413)
 
 
+def folded(page: str, words: str) -> bool:
+    """Whether these words are the summary of a part that is folded."""
+    return re.search(rf"<details(?![^>]* open)[^>]*><summary[^>]*>{words}", page) is not None
+
+
+@pytest.mark.parametrize(("highest", "is_constant"), [(2**20, True), (2**21, False)])
+def test_what_says_little_of_a_trace_is_folded(client: TestClient, lab: Lab, highest: int, is_constant: bool) -> None:
+    memory = {
+        "device": "cpu",
+        "base_bytes": 2**20,
+        "peak_bytes": highest,
+        "allocations": 0,
+        "allocated_bytes": 0,
+        "points": [[0.0, 2**20], [1e5, highest], [2e5, highest]],
+    }
+    store(lab, two_calls(), memory=memory, table="Name  Self CPU", autograd_table="Name  CPU total")
+    page = client.get("/traces/1").text.replace("\u2009", " ")
+    assert folded(page, "Constant at 1.00 MiB") == is_constant
+    assert folded(page, "torch.profiler table")
+    assert folded(page, "torch.autograd.profiler table")
+    assert folded(page, "Open in Perfetto")
+    assert re.search(r'title="test-cpu">Test CPU<', page)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"traceEvents": 3}', "[" * 100_000])
 def test_a_file_that_is_no_trace_has_a_page(client: TestClient, lab: Lab, text: str) -> None:
     path = lab.folder / "odd.json.gz"
