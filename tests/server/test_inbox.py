@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
 from tests.builders import CASES, Lab
 from tests.planted import plant
 from warpwatch.contract.words import Status
+from warpwatch.db.models import RegressionRecord, RegressionSeriesRecord
+from warpwatch.db.regressions import attach_compare_job
 
 CELL = ("v1", CASES[0])
 
@@ -135,6 +138,30 @@ def test_what_broke_has_a_strip_of_its_checks_and_no_times(client: TestClient, l
     assert (picture.count('class="pass"'), picture.count("m0 -7l-7 7")) == (3, 1)
     unchecked = plant(lab, 4, 5, None, [("v2", CASES[0])])
     assert row_of(client.get("/regressions").text, unchecked).count("m0 -7l-7 7") == 1
+
+
+def test_a_row_is_named_by_what_is_left(client: TestClient, lab: Lab) -> None:
+    """Its picture, times and number of cases are those of the worst case that still shows it."""
+    second = ("v1", CASES[1])
+    for index in range(4):
+        lab.bench(index, {CELL: 1000.0 * (index + 1), second: 5000.0})
+    number = plant(lab, 1, 2, 2.3, [CELL, second])
+    job = lab.submit("compare", 2, base=1)
+    lab.compare(job, {CELL: ([1000.0] * 3, [2300.0] * 3), second: ([5000.0] * 3, [5070.0] * 3)})
+    fix = lab.commits[lab.shas[3]]
+    members = client.get(f"/api/v1/regressions/{number}").json()["series"]
+    worst = next(member["series_id"] for member in members if member["case"] == CASES[0])
+    with lab.database.session() as s:
+        attach_compare_job(s, number, job)
+        s.execute(update(RegressionSeriesRecord).values(left_ratio=1.014))
+        s.execute(update(RegressionSeriesRecord).filter_by(series_id=worst).values(fixed_by_commit_id=fix))
+        s.execute(update(RegressionRecord).values(left_ratio=1.014, partly_fixed_by_commit_id=fix))
+    row = row_of(client.get("/regressions").text, number).replace("\u2009", " ")
+    assert "+1.4 % slower" in row
+    assert f"1 of 2 cases; 1 fixed by {lab.shas[3][:8]}" in row
+    assert "1 of 2 cases</span>" in row
+    assert CASES[1] in row
+    assert "2.30 µs" not in row
 
 
 def test_filters_need_no_button_where_scripts_run(client: TestClient, everything: dict[str, list[int]]) -> None:
