@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -57,7 +59,7 @@ def test_few_clicks_lead_from_the_overview_to_diff_triage_and_perfetto(visit: Vi
     expect(page.get_by_role("form", name="Triage").get_by_role("button", name="Accept")).to_be_in_viewport()
     page = visit.open(f"/regressions/{world.ids['slower']}")
     page.locator("#evidence .tabs").get_by_role("link", name="Trace").click()
-    page.locator("#evidence").get_by_role("link", name="trace", exact=False).first.click()
+    page.locator("#evidence").get_by_role("link", name=re.compile(r"^trace \d+$")).first.click()
     page.get_by_text("Open in Perfetto").click()
     expect(page.locator("iframe.viewer")).to_be_visible()
 
