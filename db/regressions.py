@@ -13,10 +13,10 @@ from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Cause, ChangeDirection, JobState, MergeCause, Triage, Verdict
+from warpwatch.contract.words import Cause, ChangeDirection, InboxTab, MergeCause, Triage, Verdict
 from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
-from warpwatch.db.models import JobRecord, RegressionRecord, RegressionSeriesRecord
+from warpwatch.db.models import RegressionRecord, RegressionSeriesRecord
 from warpwatch.db.reads.code import definitions_version
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, place_of, share_line
 from warpwatch.db.reads.query import MAX_PAGE, Page, fetch, fetch_one, fetch_scalar
@@ -122,8 +122,8 @@ class NoteRow:
 class TrialRow:
     """A job that was to tell something about a change, and what it said.
 
-    base_sha is the commit that head_sha was measured beside. rounds: of its longest comparison of a
-    series of the change; 0 of a check.
+    base_sha is the commit that head_sha was measured beside. rounds: of the series of the change that its ratio is of;
+    0 of a check.
     """
 
     job_id: int
@@ -186,6 +186,17 @@ IS_SUSPECTED = "(regressions.verdict = 'suspected' AND regressions.state IN ('ne
 """SQL: whether history saw a change that no trial decided, and nobody closed it."""
 IS_UNPAIRED = "(regressions.verdict = 'suspected' AND regressions.settled_at IS NOT NULL)"
 """SQL: whether a change is suspected and nothing can be measured for it, as its results come from elsewhere."""
+SUPERSEDED = "regressions.state = 'invalid' AND regressions.triaged_at IS NULL"
+"""Regressions that the server itself took for the wider range of another regression, or for the same change: no person
+called them invalid."""
+TAB = f"""
+CASE WHEN {SUPERSEDED} THEN NULL
+     WHEN regressions.verdict IN ('dismissed', 'unsure') OR regressions.state NOT IN ('new', 'acknowledged')
+     THEN '{InboxTab.CLOSED}'
+     WHEN regressions.verdict = 'suspected' THEN '{InboxTab.SUSPECTED}'
+     WHEN regressions.direction = 'faster' THEN '{InboxTab.IMPROVEMENTS}' ELSE '{InboxTab.OPEN}' END
+"""
+"""SQL: contract.words.InboxTab; NULL for what is superseded."""
 PHASE = f"""
 CASE WHEN {IS_UNPAIRED} THEN 'unpaired'
      WHEN regressions.verdict <> 'confirmed' THEN regressions.verdict
@@ -255,6 +266,7 @@ ON_LINE = f"({on_line('head.id')} AND {on_line('base.id')})"
 """SQL: whether a change is one of the line, so that both of its ends lie on it."""
 MATCHES = f"""
 operators.repository_id = :repository_id
+AND (CAST(:tab AS text) IS NULL OR {TAB} = :tab)
 AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict)
 AND (CAST(:state AS text) IS NULL OR state = :state OR (:state = 'open' AND state IN ('new', 'acknowledged')))
 AND (CAST(:direction AS text) IS NULL OR direction = :direction)
@@ -278,12 +290,14 @@ AND {ON_LINE}
 class Question:
     """Which regressions are asked for; None asks for all.
 
-    state: one of Triage, or "open" for those that are new or acknowledged. assignee: a name, or NOBODY. since, until:
-    ordinals of commits; the change lies, or may lie, behind the first one and not behind the second. line: whose
-    changes; those of all branches by default. watcher: a person who watches a case that shows the change.
+    tab: one of InboxTab. state: one of Triage, or "open" for those that are new or acknowledged. assignee: a name, or
+    NOBODY. since, until: ordinals of commits; the change lies, or may lie, behind the first one and not behind the
+    second. line: whose changes; those of all branches by default. watcher: a person who watches a case that shows the
+    change.
     """
 
     verdict: str | None = "confirmed"
+    tab: str | None = None
     state: str | None = None
     direction: str | None = None
     operator: str | None = None
@@ -310,6 +324,17 @@ def list_regressions(
     size, skip = max(1, min(limit, MAX_PAGE)), before or 0
     items = _worst_first(session, repository_id, question, size + 1, skip)
     return Page(items[:size], skip + size if len(items) > size else None)
+
+
+def count_by_tab(session: Session, repository_id: int, question: Question) -> dict[InboxTab, int]:
+    """How many regressions are in each tab, whichever tab, verdict and state the question asks for."""
+    sql = f"SELECT {TAB} AS tab, count(*) FROM {TABLES} WHERE {MATCHES} GROUP BY 1"
+    counts = dict.fromkeys(InboxTab, 0)
+    asked = question.parameters | {"tab": None, "verdict": None, "state": None}
+    for tab, count in session.execute(text(sql), asked | {"repository_id": repository_id}):
+        if tab is not None:
+            counts[InboxTab(tab)] = count
+    return counts
 
 
 def list_all_regressions(session: Session, repository_id: int, question: Question) -> list[RegressionRow]:
@@ -373,9 +398,17 @@ _TRIALS = """
 SELECT trials.job_id, jobs.kind AS job_kind, jobs.state AS job_state, purpose, answer, base.sha AS base_sha,
      head.sha AS head_sha,
        ratio, low, high, trials.message, trials.created_at, answered_at,
-       coalesce((SELECT max(jsonb_array_length(base_ns)) FROM comparisons JOIN runs ON runs.id = comparisons.run_id
-                 WHERE runs.job_id = trials.job_id AND comparisons.series_id IN (
-                     SELECT series_id FROM regression_series AS member WHERE member.regression_id = :id)), 0) AS rounds,
+       coalesce((
+           SELECT jsonb_array_length(base_ns) FROM comparisons JOIN runs ON runs.id = comparisons.run_id
+           CROSS JOIN LATERAL (
+               SELECT percentile_cont(0.5) WITHIN GROUP (
+                   ORDER BY CAST(head_round.ns AS float) / nullif(CAST(base_round.ns AS float), 0)) AS ratio
+               FROM jsonb_array_elements_text(base_ns) WITH ORDINALITY AS base_round(ns, place)
+               JOIN jsonb_array_elements_text(head_ns) WITH ORDINALITY AS head_round(ns, place) USING (place)
+           ) AS paired
+           WHERE runs.job_id = trials.job_id AND comparisons.series_id IN (
+               SELECT series_id FROM regression_series AS member WHERE member.regression_id = :id)
+           ORDER BY abs(paired.ratio - trials.ratio), jsonb_array_length(base_ns) DESC LIMIT 1), 0) AS rounds,
        (SELECT sha FROM commits WHERE commits.id = trials.merge_commit_id) AS merge_sha
 FROM trials
 JOIN jobs ON jobs.id = trials.job_id
@@ -458,27 +491,6 @@ def read_verdicts(session: Session, submission_id: int) -> Verdicts:
         fetch_scalar(session, sql, submission_id=submission_id),
         fetch(session, RegressionRow, confirmed, submission_id=submission_id),
     )
-
-
-_ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-
-
-@dataclass(frozen=True, slots=True)
-class EndedJob:
-    """A job that ended and from which no verdict was drawn yet. base_commit_id is set for compare jobs."""
-
-    id: int
-    kind: str
-    state: str
-    commit_id: int
-    base_commit_id: int | None
-    operator_id: int
-    device_id: int
-    submission_id: int
-    finished_at: datetime | None
-    spec: JobSpec
-    message: str
-    trace_parent: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -722,52 +734,6 @@ def _same(
     """The id of another regression of the operator on the device, with this range and direction."""
     found = find_same(s, regression.operator_id, regression.device_id, base_commit_id, head_commit_id, direction)
     return found if found != regression.id else None
-
-
-def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
-    """Ended jobs that no verdict was drawn from, oldest first, without those that another process is judging right now.
-
-    Failed and cancelled ones are among them: a suspicion whose compare job could not run must not wait for ever.
-    """
-    statement = (
-        select(JobRecord)
-        .where(JobRecord.state.in_(_ENDED), JobRecord.judged_at.is_(None))
-        .order_by(JobRecord.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
-    return [
-        EndedJob(
-            job.id,
-            job.kind,
-            job.state,
-            job.commit_id,
-            job.base_commit_id,
-            job.operator_id,
-            job.device_id,
-            job.submission_id,
-            job.finished_at,
-            job.spec,
-            job.message,
-            job.trace_parent,
-        )
-        for job in s.scalars(statement)
-    ]
-
-
-def claim_unjudged(s: Session, job: EndedJob) -> bool:
-    """Whether no verdict was drawn from an ended job yet and it was not run again; it is locked until the transaction
-    ends."""
-    statement = select(JobRecord.finished_at).where(
-        JobRecord.id == job.id, JobRecord.state == job.state, JobRecord.judged_at.is_(None)
-    )
-    row = s.execute(statement.with_for_update()).one_or_none()
-    return row is not None and row.finished_at == job.finished_at
-
-
-def mark_judged(s: Session, job_id: int) -> None:
-    """Says that verdicts were drawn from the job."""
-    s.execute(update(JobRecord).where(JobRecord.id == job_id).values(judged_at=func.now()))
 
 
 def _get(s: Session, regression_id: int) -> RegressionRecord:

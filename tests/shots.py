@@ -23,7 +23,7 @@ from warpwatch.cli.client import Client
 from warpwatch.cli.services import running_database, running_services
 from warpwatch.cli.up import import_examples
 from warpwatch.db.database import Database
-from warpwatch.db.regressions import unjudged_jobs
+from warpwatch.db.unjudged import unjudged_jobs
 from warpwatch.settings import load_settings
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"

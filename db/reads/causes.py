@@ -179,12 +179,34 @@ ORDER BY member.verdict <> 'confirmed',
 
 def read_evidence(session: Session, regression_id: int) -> RegressionEvidence:
     """Everything kept that may tell why a change came about; the regression must exist."""
+    return RegressionEvidence(
+        read_code_evidence(session, regression_id),
+        read_bench_evidence(session, regression_id),
+        read_error_evidence(session, regression_id),
+    )
+
+
+def read_code_evidence(session: Session, regression_id: int) -> CodeEvidence | None:
+    """The machine code on both sides of a change; None where it is not known on both."""
+    return _code(session, _read_place(session, regression_id))
+
+
+def read_bench_evidence(session: Session, regression_id: int) -> BenchEvidence | None:
+    """How the worst series was timed on both sides of a change; None where the change has no series."""
+    cells = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=1)
+    return _bench(session, _read_place(session, regression_id), cells[0]) if cells else None
+
+
+def read_error_evidence(session: Session, regression_id: int, limit: int = MOST_SERIES) -> ErrorEvidence | None:
+    """The errors that checks found on both sides of a change in its worst series; None where there are no checks."""
+    cells = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=limit)
+    return _errors(session, _read_place(session, regression_id), cells)
+
+
+def _read_place(session: Session, regression_id: int) -> _Place:
     place = fetch_one(session, _Place, _PLACE, id=regression_id)
     assert place is not None
-    cells = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=MOST_SERIES)
-    return RegressionEvidence(
-        _code(session, place), _bench(session, place, cells[0]) if cells else None, _errors(session, place, cells)
-    )
+    return place
 
 
 def _nearest(column: str, side: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from warpwatch.db.regressions import (
     ON_LINE,
     RANK,
     SEVERITY,
+    SUPERSEDED,
     TABLES,
     Question,
     RegressionRow,
@@ -74,15 +75,12 @@ class QualityRow:
 
 OPEN = ("new", "acknowledged")
 """States in which a regression waits for somebody."""
-SUPERSEDED = "regressions.state = 'invalid' AND regressions.triaged_at IS NULL"
-"""Regressions that the server itself took for the wider range of another regression, or for the same change: no person
-called them invalid."""
 
 # A range that is still wide belongs to the narrowest one inside it that is of one of its operators, and to all with the
 # same head. What the filters leave out counts here too, so that an event is the same whatever is asked for.
 _EVENTS = f"""
 WITH known AS MATERIALIZED (
-    SELECT regressions.id, regressions.operator_id, direction, base_commit_id, head_commit_id,
+    SELECT regressions.id, regressions.operator_id, verdict, direction, base_commit_id, head_commit_id,
            base.ordinal AS base_at, head.ordinal AS head_at, {RANK} AS rank, {SEVERITY} AS severity,
                 {MATCHES} AS is_found
     FROM {TABLES}
@@ -91,27 +89,28 @@ WITH known AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT * FROM known WHERE is_found
 ), narrowed AS (
-    SELECT DISTINCT ON (wide.base_commit_id, wide.head_commit_id, direction)
-           wide.base_commit_id, wide.head_commit_id, wide.direction, narrow.head_commit_id AS event_head
+    SELECT DISTINCT ON (wide.base_commit_id, wide.head_commit_id, wide.verdict, wide.direction)
+           wide.base_commit_id, wide.head_commit_id, wide.verdict, wide.direction, narrow.head_commit_id AS event_head
     FROM known AS wide CROSS JOIN LATERAL generate_series(wide.base_at + 1, wide.head_at) AS inside
     JOIN known AS narrow ON narrow.operator_id = wide.operator_id AND narrow.direction = wide.direction
-         AND narrow.head_at = inside
+         AND narrow.verdict = wide.verdict AND narrow.head_at = inside
     WHERE wide.head_at - wide.base_at > 1 AND narrow.base_at >= wide.base_at
       AND narrow.head_at - narrow.base_at < wide.head_at - wide.base_at
-      AND (wide.base_commit_id, wide.head_commit_id, wide.direction) IN (SELECT base_commit_id, head_commit_id,
-           direction FROM found)
-    ORDER BY wide.base_commit_id, wide.head_commit_id, wide.direction, narrow.head_at - narrow.base_at,
+      AND (wide.base_commit_id, wide.head_commit_id, wide.verdict, wide.direction) IN (SELECT base_commit_id,
+           head_commit_id, verdict, direction FROM found)
+    ORDER BY wide.base_commit_id, wide.head_commit_id, wide.verdict, wide.direction, narrow.head_at - narrow.base_at,
          narrow.head_at DESC, narrow.id
 )
-SELECT coalesce(narrowed.event_head, found.head_commit_id) AS head_id, direction, array_agg(found.id
+SELECT coalesce(narrowed.event_head, found.head_commit_id) AS head_id, verdict, direction, array_agg(found.id
      ORDER BY severity DESC, found.id) AS ids
-FROM found LEFT JOIN narrowed USING (base_commit_id, head_commit_id, direction)
-GROUP BY 1, 2 ORDER BY max(rank) DESC, max(severity) DESC, max(found.id) DESC LIMIT :limit OFFSET :skip
+FROM found LEFT JOIN narrowed USING (base_commit_id, head_commit_id, verdict, direction)
+GROUP BY 1, 2, 3 ORDER BY max(rank) DESC, max(severity) DESC, max(found.id) DESC LIMIT :limit OFFSET :skip
 """
 
 
 class _Event(NamedTuple):
     head_id: int
+    verdict: str
     direction: str
     ids: list[int]
 
@@ -121,14 +120,14 @@ def list_events(
 ) -> Page[EventRow]:
     """Events with a regression that the question asks for, worst first; `before` is `next_before` of the page before.
 
-    An event is shown whole: also those of its regressions that the filters leave out, as long as their verdict is the
-    one asked for.
+    All regressions of an event have one verdict. An event is shown whole: also those of its regressions that the
+    filters leave out.
     """
     size, skip = max(1, min(limit, MAX_PAGE)), before or 0
     asked = question.parameters | {"repository_id": repository_id}
     events = fetch(session, _Event, _EVENTS, limit=size + 1, skip=skip, **asked)
     shown = events[:size]
-    return Page(_whole(session, shown, question.verdict), skip + size if len(events) > size else None)
+    return Page(_whole(session, shown), skip + size if len(events) > size else None)
 
 
 def read_event(session: Session, repository_id: int, regression: RegressionRow) -> EventRow | None:
@@ -138,7 +137,7 @@ def read_event(session: Session, repository_id: int, regression: RegressionRow) 
     sql = f"SELECT * FROM ({_EVENTS}) AS events WHERE :id = ANY(ids)"
     asked = question.parameters | {"repository_id": repository_id, **_around(session, regression)}
     events = fetch(session, _Event, sql, limit=None, skip=0, id=regression.id, **asked)
-    return next(iter(_whole(session, events, question.verdict)), None)
+    return next(iter(_whole(session, events)), None)
 
 
 def _around(session: Session, regression: RegressionRow) -> dict[str, Any]:
@@ -151,26 +150,25 @@ def _around(session: Session, regression: RegressionRow) -> dict[str, Any]:
     return dict(session.execute(text(sql), {"id": regression.id}).mappings().one())
 
 
-def _whole(session: Session, events: list[_Event], verdict: str | None) -> list[EventRow]:
+def _whole(session: Session, events: list[_Event]) -> list[EventRow]:
     """Events with all of their regressions."""
     sql = f"""
     SELECT regressions.head_commit_id, {COLUMNS} FROM {TABLES}
     WHERE regressions.id = ANY(:ids)
-       OR (regressions.head_commit_id = ANY(:heads) AND NOT ({SUPERSEDED})
-           AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict))
+       OR (regressions.head_commit_id = ANY(:heads) AND NOT ({SUPERSEDED}))
     ORDER BY {SEVERITY} DESC, regressions.id
     """
     by_id = {number: place for place, event in enumerate(events) for number in event.ids}
-    by_head = {(event.head_id, event.direction): place for place, event in enumerate(events)}
+    by_head = {(event.head_id, event.verdict, event.direction): place for place, event in enumerate(events)}
     members: list[list[RegressionRow]] = [[] for _ in events]
 
     def sort_in(head_commit_id: int, **columns: Any) -> None:
         row = RegressionRow(**columns)
-        place = by_id.get(row.id, by_head.get((head_commit_id, row.direction)))
+        place = by_id.get(row.id, by_head.get((head_commit_id, row.verdict, row.direction)))
         if place is not None:
             members[place].append(row)
 
-    fetch(session, sort_in, sql, ids=list(by_id), heads=[event.head_id for event in events], verdict=verdict)
+    fetch(session, sort_in, sql, ids=list(by_id), heads=[event.head_id for event in events])
     return [_event(rows) for rows in members]
 
 

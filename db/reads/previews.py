@@ -15,14 +15,18 @@ from warpwatch.db.regressions import deciding_rounds
 
 BEFORE, AFTER = 24, 12
 """Points of the series before the change and from it on."""
+CHECKS_BEFORE, CHECKS_AFTER = 8, 6
+"""Commits with a check before something broke and from then on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePreview:
-    """affected: series that show the regression, of the `cases` that their variants have.
+    """The series is the worst that still shows the regression. affected: series that still show it, of the `cases` that
+    their variants have.
 
-    before_ns, after_ns: medians of the A/B rounds; None where none were measured. medians: of the series, oldest first.
-    changed_at: index of the first of them at the head or later.
+    before_ns, after_ns: medians of the A/B rounds; None where none were measured, or a later commit undid a part.
+    medians: of the series, oldest first. changed_at: index of the first of them at the head or later. statuses: of the
+    checks of what broke, one per commit, oldest first; failed_at: index of the first of them at the head or later.
     """
 
     regression_id: int
@@ -35,6 +39,8 @@ class ChangePreview:
     after_ns: float | None
     medians: list[float]
     changed_at: int
+    statuses: list[str]
+    failed_at: int
 
 
 def _near(ordinal: str, order: str, limit: int) -> str:
@@ -46,10 +52,22 @@ def _near(ordinal: str, order: str, limit: int) -> str:
     """
 
 
+def _checks(ordinal: str, order: str, limit: int) -> str:
+    return f"""
+    (SELECT DISTINCT ON (results.ordinal) results.ordinal, results.status FROM results
+     WHERE regressions.direction = 'broken' AND results.variant_id = worst.variant_id
+       AND results.case_id = worst.case_id AND results.device_id = regressions.device_id AND results.kind = 'check'
+       AND results.ordinal {ordinal} head.ordinal AND {on_line("results.commit_id")}
+     ORDER BY results.ordinal {order}, results.id DESC LIMIT {limit})
+    """
+
+
 _PREVIEWS = f"""
 SELECT regressions.id AS regression_id, worst.series_id, variants.name AS variant, cases.key AS case,
        (SELECT count(*) FROM regression_series AS shown WHERE shown.regression_id = regressions.id
-          AND (regressions.verdict <> 'confirmed' OR shown.verdict = 'confirmed')) AS affected,
+          AND (regressions.verdict <> 'confirmed' OR shown.verdict = 'confirmed')
+          AND (regressions.partly_fixed_by_commit_id IS NULL OR regressions.state IN ('fixed', 'reverted')
+               OR shown.fixed_by_commit_id IS NULL)) AS affected,
        (SELECT count(*) FROM series AS every
         WHERE every.operator_id = regressions.operator_id AND every.device_id = regressions.device_id
           AND every.metric = worst.metric AND every.protocol = worst.protocol
@@ -57,15 +75,18 @@ SELECT regressions.id AS regression_id, worst.series_id, variants.name AS varian
                OR (SELECT points.id FROM points WHERE points.series_id = every.id LIMIT 1) IS NOT NULL)
           AND every.variant_id IN (SELECT own.variant_id FROM regression_series JOIN series AS own ON own.id = series_id
                                    WHERE regression_id = regressions.id)) AS cases,
-       coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
-       coalesce(around.medians, '[]') AS medians, around.changed_at
+       CASE WHEN worst.left_ratio IS NULL THEN coalesce(compared.base_ns, '[]') ELSE '[]' END AS base_ns,
+       CASE WHEN worst.left_ratio IS NULL THEN coalesce(compared.head_ns, '[]') ELSE '[]' END AS head_ns,
+       coalesce(around.medians, '[]') AS medians, around.changed_at,
+       coalesce(checked.statuses, '[]') AS statuses, checked.failed_at
 FROM regressions
 JOIN commits AS head ON head.id = regressions.head_commit_id
 CROSS JOIN LATERAL (
-    SELECT series.id AS series_id, series.metric, series.protocol, series.variant_id, series.case_id
+    SELECT series.id AS series_id, series.metric, series.protocol, series.variant_id, series.case_id, left_ratio
     FROM regression_series AS member JOIN series ON series.id = member.series_id
     WHERE member.regression_id = regressions.id
-    ORDER BY member.verdict = 'confirmed' DESC, abs(ln(greatest(coalesce(member.ratio, 1), 1e-9))) DESC, series.id
+    ORDER BY member.verdict = 'confirmed' DESC, member.fixed_by_commit_id IS NULL DESC,
+             abs(ln(greatest(coalesce(member.left_ratio, member.ratio, 1), 1e-9))) DESC, series.id
     LIMIT 1
 ) AS worst
 JOIN variants ON variants.id = worst.variant_id
@@ -76,6 +97,11 @@ CROSS JOIN LATERAL (
            count(*) FILTER (WHERE near.ordinal < head.ordinal) AS changed_at
     FROM ({_near("<", "DESC", BEFORE)} UNION ALL {_near(">=", "ASC", AFTER)}) AS near
 ) AS around
+CROSS JOIN LATERAL (
+    SELECT jsonb_agg(near.status ORDER BY near.ordinal) AS statuses,
+           count(*) FILTER (WHERE near.ordinal < head.ordinal) AS failed_at
+    FROM ({_checks("<", "DESC", CHECKS_BEFORE)} UNION ALL {_checks(">=", "ASC", CHECKS_AFTER)}) AS near
+) AS checked
 WHERE regressions.id = ANY(:ids)
 """
 

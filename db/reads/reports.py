@@ -13,9 +13,8 @@ from sqlalchemy.orm import Session
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.code import find_repository
-from warpwatch.db.reads.events import SUPERSEDED
 from warpwatch.db.reads.query import IS_UNCHANGED, fetch, fetch_one, fetch_scalar
-from warpwatch.db.regressions import CAN_CONFIRM, CULPRIT, IS_SUSPECTED, MERGED_CULPRIT, deciding_rounds
+from warpwatch.db.regressions import CAN_CONFIRM, CULPRIT, IS_SUSPECTED, MERGED_CULPRIT, SUPERSEDED, deciding_rounds
 
 
 @dataclass(frozen=True, slots=True)

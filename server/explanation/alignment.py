@@ -1,4 +1,4 @@
-"""Aligns two traces: which kernels were added, removed, slower or faster.
+"""Aligns two traces: which kernels were added or removed, and which took longer or shorter.
 
 Pure: plain rows in, plain rows out.
 """
@@ -31,7 +31,8 @@ class AlignmentStep:
 
 @dataclass(frozen=True, slots=True)
 class AlignedRow:
-    """One kernel in both traces, per call. state: added | removed | slower | faster | same.
+    """One kernel in both traces, per call. state: added | removed | longer | shorter | same, of the recorded
+    calls; only paired rounds tell whether something became slower.
 
     a_name and b_name differ where only template arguments do. contribution: difference over the sum of all absolute
     differences.
@@ -152,4 +153,4 @@ def _state(row: AlignedRow) -> str:
         return "added" if row.a_name is None else "removed"
     if abs(row.difference_ns) <= max(NOTABLE_SHARE * row.a_ns, NOTABLE_NS):
         return "same"
-    return "slower" if row.difference_ns > 0 else "faster"
+    return "longer" if row.difference_ns > 0 else "shorter"

@@ -42,6 +42,36 @@ class CauseView:
     errors: ErrorEvidence | None
 
 
+BUSY_LOAD = 1.5
+"""Runnable tasks per core from which a host is busy: a benchmark itself keeps each core with one."""
+BUSY_FACTS = ("load", "cores", "steal", "idle", "pressure")
+"""Readings that say how busy a host is."""
+
+
+@dataclass(frozen=True, slots=True)
+class BusyHost:
+    """A host that ran more tasks than it has cores while a benchmark of its own was taken."""
+
+    load: float
+    cores: int
+    at_base: bool
+    at_head: bool
+
+
+def find_busy_host(bench: BenchEvidence | None) -> BusyHost | None:
+    """The highest load around the benchmarks at base and head; None where the host was not busy, or did not tell."""
+    worst: tuple[float, int] | None = None
+    busy = [False, False]
+    for place, side in enumerate((bench.base, bench.head) if bench else ()):
+        for reading in (side.health.get("before"), side.health.get("after")) if side else ():
+            load, cores = ((reading or {}).get(name) for name in ("load", "cores"))
+            if not isinstance(load, int | float) or not isinstance(cores, int) or load <= BUSY_LOAD * cores:
+                continue
+            busy[place] = True
+            worst = max(worst or (0.0, cores), (float(load), cores))
+    return BusyHost(*worst, *busy) if worst else None
+
+
 def find_cause(session: Session, settings: Settings, repository: RepositoryRow, detail: RegressionDetail) -> CauseView:
     """Collects the evidence for the cause of a regression."""
     row = detail.regression
@@ -49,21 +79,23 @@ def find_cause(session: Session, settings: Settings, repository: RepositoryRow, 
     return CauseView(
         sources=read_source_diff(settings, repository, row.operator, row.base_sha, row.head_sha),
         code=evidence.code,
-        kernels=_aligned(session, detail),
+        kernels=align_sides(session, detail),
         bench=evidence.bench,
-        circumstances=_circumstances(evidence.bench),
+        circumstances=list_circumstances(evidence.bench),
         errors=evidence.errors,
     )
 
 
-def _aligned(session: Session, detail: RegressionDetail) -> Alignment | None:
+def align_sides(session: Session, detail: RegressionDetail) -> Alignment | None:
+    """The trace of the head compared with the base's; None without both."""
     if detail.base_trace_id is None or detail.head_trace_id is None:
         return None
     base, head = read_trace(session, detail.base_trace_id), read_trace(session, detail.head_trace_id)
     return align_traces(base, head) if base and head else None
 
 
-def _circumstances(bench: BenchEvidence | None) -> list[Circumstance]:
+def list_circumstances(bench: BenchEvidence | None) -> list[Circumstance]:
+    """What both benchmarks read of their host."""
     if bench is None:
         return []
     sides: list[Mapping[str, Any]] = [

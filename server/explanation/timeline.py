@@ -57,7 +57,8 @@ class TimelineLane:
 class Timeline:
     """One recorded call.
 
-    call: its number, from 0. calls: how many were recorded. origin: when it began, on the clock of the trace.
+    call: its number, from 0. calls: how many were recorded. origin: when its first event began, on the clock of the
+    trace.
     gaps: (start, duration) in which no stream was busy. hidden_lanes: how many lanes are not shown.
     """
 
@@ -90,23 +91,32 @@ class TraceEvent:
     arguments: Mapping[str, Any]
 
 
-def read_timeline(trace: Any, call: int | None = None) -> Timeline | None:
-    """One call of a Chrome trace, by default the last, which is the warmest; None when nothing was recorded."""
+def read_timeline(trace: Any, call: int | None = None, *, like_ns: float | None = None) -> Timeline | None:
+    """One call of a Chrome trace from its first event on, by default the last, which is the warmest; None when nothing
+    was recorded. like_ns: chooses the call whose length is nearest to that instead."""
     events = list(read_events(trace))
     calls = sorted((event for event in events if event.category == "user_annotation"), key=lambda event: event.start)
-    number = len(calls) - 1 if call is None else max(0, min(call, len(calls) - 1))
-    chosen = _of_call(events, calls, number) if calls else events
-    chosen = [event for event in chosen if event.category != "user_annotation"]
-    if not chosen:
+    groups = _by_call(events, calls) if calls else [events]
+    groups = [[event for event in group if event.category != "user_annotation"] for group in groups]
+    spans = {index: _span(group, calls[index : index + 1]) for index, group in enumerate(groups) if group}
+    number = len(groups) - 1 if call is None else max(0, min(call, len(groups) - 1))
+    if like_ns is not None and spans:
+        number = min(spans, key=lambda index: abs(spans[index][1] - spans[index][0] - like_ns))
+    if number not in spans:
         return None
-    start = calls[number].start if calls else min(event.start for event in chosen)
-    end = max(event.end for event in [*chosen, *calls[number : number + 1]])
-    lanes = _lanes(chosen, start)
+    start, end = spans[number]
+    lanes = _lanes(groups[number], start)
     device = [lane for lane in lanes if lane.is_device]
     host = [lane for lane in lanes if not lane.is_device]
     shown = host[:MOST_LANES] + device[:MOST_LANES]
     gaps = _gaps(device, end - start)
-    return Timeline(max(number, 0), max(len(calls), 1), start, end - start, shown, gaps, len(lanes) - len(shown))
+    return Timeline(number, len(groups), start, end - start, shown, gaps, len(lanes) - len(shown))
+
+
+def _span(events: list[TraceEvent], call: list[TraceEvent]) -> tuple[float, float]:
+    """From the first event of a call to the end of its last event, or of the call itself. What the profiler does before
+    the first event is left out."""
+    return min(event.start for event in events), max(event.end for event in [*events, *call])
 
 
 def read_events(trace: Any) -> Iterable[TraceEvent]:
@@ -131,8 +141,8 @@ def _is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
 
 
-def _of_call(events: list[TraceEvent], calls: list[TraceEvent], number: int) -> list[TraceEvent]:
-    """The events of one call. Device work belongs to the call that launched it, however late it runs."""
+def _by_call(events: list[TraceEvent], calls: list[TraceEvent]) -> list[list[TraceEvent]]:
+    """The events of each call. Device work belongs to the call that launched it, however late it runs."""
     starts = [event.start for event in calls]
 
     def call_of(event: TraceEvent) -> int | None:
@@ -140,16 +150,14 @@ def _of_call(events: list[TraceEvent], calls: list[TraceEvent], number: int) -> 
         return index if index >= 0 and event.start <= calls[index].end else None
 
     launched_by = {event.correlation: call_of(event) for event in events if event.category in API_CATEGORIES}
-    return [
-        event
-        for event in events
-        if number
-        == (
-            launched_by.get(event.correlation, call_of(event))
-            if event.category in DEVICE_CATEGORIES
-            else call_of(event)
-        )
-    ]
+    groups: list[list[TraceEvent]] = [[] for _ in calls]
+    for event in events:
+        number = call_of(event)
+        if event.category in DEVICE_CATEGORIES:
+            number = launched_by.get(event.correlation, number)
+        if number is not None:
+            groups[number].append(event)
+    return groups
 
 
 def _lanes(events: list[TraceEvent], start: float) -> list[TimelineLane]:

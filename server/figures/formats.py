@@ -54,7 +54,7 @@ STATUS_NAMES = {
 }
 STATE_NAMES = {"unsure": "inconclusive", "alive": "online", "silent": "not responding"}
 PHASE_NAMES = {
-    "unpaired": "suspected, no A/B possible",
+    "unpaired": "suspected, cannot be confirmed here",
     "bisecting": "confirmed, bisecting",
     "culprit": "confirmed",
     "dismissed": "no change",

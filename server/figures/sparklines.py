@@ -1,11 +1,11 @@
-"""Draws small lines without axes, as SVG: how an operator moved, and where a series changed."""
+"""Draws small pictures without axes, as SVG: how an operator moved, where a series changed, and where it broke."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
 
-from warpwatch.contract.words import StatementDirection
+from warpwatch.contract.words import NO_FAILURE, StatementDirection
 from warpwatch.server.figures.formats import statement_data, statement_tone, statement_words
 from warpwatch.server.verdicts.statements import Statement, badness
 
@@ -68,6 +68,23 @@ def change_sparkline(values: Sequence[float], changed_at: int, tone: str, label:
         mark = f'<rect x="{start:.1f}" y="0" width="{x - start:.1f}" height="{HEIGHT:.0f}"/>'
         mark += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>'
     return _svg(tone, label, f'{mark}<path d="M{"L".join(map(_text, places))}"/>')
+
+
+def status_strip(statuses: Sequence[str], failed_at: int, label: str) -> str:
+    """What the checks around a breakage found: a square for a commit that passed, a cross for a commit that failed. A
+    single cross where no check is known. failed_at: index of the first status after the breakage."""
+    step = min((WIDTH - 2 * EDGE) / max(len(statuses), 1), 14.0)
+    parts = []
+    for index, status in enumerate(statuses or ["wrong"]):
+        x, y = EDGE + (index + 0.5) * step, HEIGHT / 2
+        if status in NO_FAILURE:
+            parts.append(f'<rect class="pass" x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6" rx="1"/>')
+        else:
+            parts.append(f'<path d="M{x - 3.5:.1f} {y - 3.5:.1f}l7 7m0 -7l-7 7"/>')
+    if 0 < failed_at < len(statuses):
+        x = EDGE + failed_at * step
+        parts.insert(0, f'<path class="since" d="M{x:.1f} 3V{HEIGHT - 3:.0f}"/>')
+    return _svg("checks", label, "".join(parts))
 
 
 def _scale(levels: Sequence[float], columns: int, least_span: float) -> Callable[[int, float], tuple[float, float]]:

@@ -77,7 +77,7 @@ def waterfall_svg(alignment: Alignment) -> str:
     scale = (WIDTH - left - right) / ((high - floor) or 1.0)
     bars = [("A", floor, alignment.a_ns, "total", duration(alignment.a_ns, 4))]
     for (name, difference), before in zip(steps, levels, strict=False):
-        tone = "worse" if difference > 0 else "better"
+        tone = "longer" if difference > 0 else "shorter"
         text = f"{'+' if difference > 0 else '−'}{duration(abs(difference))}"
         bars.append((name, before, before + difference, tone, text))
     bars.append(("B", floor, alignment.b_ns, "total", duration(alignment.b_ns, 4)))

@@ -11,7 +11,7 @@ from fastapi import Depends, Query
 from pydantic import BeforeValidator
 
 from warpwatch import git
-from warpwatch.contract.words import ChangeDirection, Verdict
+from warpwatch.contract.words import ChangeDirection, InboxTab, Verdict
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.events import find_ordinal, ordinal_at
 from warpwatch.db.reads.lines import ALL_COMMITS, read_line
@@ -20,7 +20,7 @@ from warpwatch.db.regressions import NOBODY, Question
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.settings import Settings
 
-StateFilter = Literal["open", "new", "acknowledged", "accepted", "fixed", "invalid", "any"]
+StateFilter = Literal["open", "new", "acknowledged", "accepted", "fixed", "reverted", "invalid", "any"]
 STATE_FILTERS: tuple[str, ...] = get_args(StateFilter)
 DIRECTIONS: tuple[str, ...] = tuple(ChangeDirection)
 
@@ -42,7 +42,12 @@ class _Filters:
 
     def __init__(
         self,
-        verdict: Verdict = Verdict.CONFIRMED,
+        tab: Annotated[
+            InboxTab | None, BLANK, Query(description="Each regression is in one; `closed` is all that is over.")
+        ] = None,
+        verdict: Annotated[
+            Verdict | None, BLANK, Query(description="Default: confirmed, or all verdicts of the tab.")
+        ] = None,
         state: Annotated[StateFilter | None, BLANK, Query(description="`open` is new or acknowledged.")] = None,
         direction: Annotated[ChangeDirection | None, BLANK, Query()] = None,
         operator: _Name = None,
@@ -62,7 +67,7 @@ class _Filters:
             Query(max_length=250, description=f"`{ALL_BRANCHES}` for all. Default: the watched branch."),
         ] = None,
     ) -> None:
-        self.verdict, self.state, self.direction = verdict, state, direction
+        self.tab, self.verdict, self.state, self.direction = tab, verdict, state, direction
         self.operator, self.device, self.case, self.assignee = operator, device, case, assignee
         self.overdue, self.watcher = overdue, watcher
         self.since, self.until, self.branch = since, until, branch or None
@@ -70,7 +75,8 @@ class _Filters:
     def query_parameters(self, **changes: Any) -> dict[str, Any]:
         """The filters as query parameters, with `changes` applied."""
         given = {
-            "verdict": None if self.verdict == "confirmed" else self.verdict,
+            "tab": self.tab,
+            "verdict": self.verdict,
             "state": self.state,
             "direction": self.direction,
             "operator": self.operator,
@@ -117,7 +123,8 @@ def resolve(session: Session, settings: Settings, repository: RepositoryRow, fil
         errors.append(FieldError(field="branch", message=f"there is no branch {filters.branch!r}", remedy=remedy))
     question = Question(
         line=line or ALL_COMMITS,
-        verdict=filters.verdict,
+        tab=filters.tab,
+        verdict=filters.verdict or (None if filters.tab else Verdict.CONFIRMED),
         state=None if filters.state == "any" else filters.state,
         direction=filters.direction,
         operator=filters.operator or None,

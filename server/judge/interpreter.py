@@ -35,8 +35,8 @@ from warpwatch.db.reads.observed import (
     list_release_readings,
 )
 from warpwatch.db.reads.query import Session
-from warpwatch.db.regressions import EndedJob, claim_unjudged, mark_judged, unjudged_jobs
 from warpwatch.db.trials import IMPORTED, ensure_series, keep_share
+from warpwatch.db.unjudged import EndedJob, claim_unjudged, mark_judged, unjudged_jobs
 from warpwatch.logs import JOB_ID
 from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import write_down

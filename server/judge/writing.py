@@ -17,7 +17,6 @@ from warpwatch.db.reads.observed import RoundsRow
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.regressions import (
-    EndedJob,
     SeriesDecision,
     SuspectedSeries,
     attach_compare_job,
@@ -35,6 +34,7 @@ from warpwatch.db.regressions import (
 from warpwatch.db.submissions import may_repeat, repeat
 from warpwatch.db.triage import SERVICE, set_triage, triage
 from warpwatch.db.trials import NewTrial, answer, ask, find_imported, record
+from warpwatch.db.unjudged import EndedJob
 from warpwatch.server.verdicts.context import RegressionContext
 from warpwatch.server.verdicts.held import PairVerdict, classify_comparison, classify_pairs
 from warpwatch.server.verdicts.steps import (

@@ -42,20 +42,16 @@ class CulpritRange:
 
     def describe(self) -> str:
         """A line for the activity of the regression: the result, and the commits that were not measured."""
-        base, head = self.base_sha[:9], self.head_sha[:9]
-        parts = [
-            f"found: {head}" if self.commits == 1 else f"narrowed down to {base}..{head}, {self.commits} commits",
-            self.proof.message,
-        ]
+        base, head = self.base_sha[:8], self.head_sha[:8]
+        place = f"Culprit {head}" if self.commits == 1 else f"Narrowed down to {base}..{head}, {self.commits} commits"
+        parts = [f"{place}: {self.proof.message}" if self.proof.message else place]
         if self.unchanged:
-            parts.append(
-                f"{self.unchanged} of {len(self.shas) - 1} commits left the sources of the operator as they were"
-            )
+            parts.append(f"{self.unchanged} of {len(self.shas) - 1} commits skipped (sources unchanged)")
         if self.skipped:
-            parts.append(f"skipped, as they cannot be measured: {', '.join(sha[:9] for sha in self.skipped)}")
+            parts.append(f"Not measurable: {', '.join(sha[:8] for sha in self.skipped)}")
         if self.is_unsure:
-            parts.append("what was measured in between was unsure")
-        return "; ".join(part for part in parts if part)
+            parts.append("Trials in between were inconclusive")
+        return ". ".join(parts)
 
 
 def ask(

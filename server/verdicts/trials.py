@@ -131,9 +131,9 @@ def _describe_trouble(row: RoundsRow) -> str:
 
 def _describe_rounds(rounds: dict[int, RoundsRow], decisions: Iterable[SeriesDecision], troubles: list[str]) -> str:
     most = worst(decisions)
-    if most is None or most.ratio is None or most.low is None or most.high is None:
+    if most is None or most.ratio is None:
         return troubles[0] if troubles else "nothing was measured"
-    return f"{len(rounds[most.series_id].base_ns)} rounds: {most.ratio:.3f} ({most.low:.3f} … {most.high:.3f})"
+    return f"{(most.ratio - 1) * 100:+.1f} %, {len(rounds[most.series_id].base_ns)} rounds"
 
 
 def _evaluate_check(context: RegressionContext, trial: TrialState) -> TrialResult:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from math import log
 from statistics import median
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ from fastapi import APIRouter, Form, Path, Query, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from warpwatch.contract.words import Triage
+from warpwatch.contract.words import Answer, ChangeDirection, ChangePhase, InboxTab, Triage, Verdict
 from warpwatch.db.muted import MutedSeriesRow, find_muted, list_muted, mute, unmute
 from warpwatch.db.reads.events import EventRow, QualityRow, list_choices, list_events, read_event, read_quality
 from warpwatch.db.reads.history import read_history
@@ -25,24 +25,23 @@ from warpwatch.db.regressions import (
     NOBODY,
     RegressionDetail,
     RegressionRow,
-    RegressionSeriesRow,
+    TrialRow,
+    count_by_tab,
     list_all_regressions,
     list_regressions,
     read_regression,
 )
 from warpwatch.db.triage import FIELDS, triage
+from warpwatch.server.explanation.cases import CaseGroup, CaseView, sort_cases
 from warpwatch.server.explanation.causes import CauseView, find_cause
 from warpwatch.server.explanation.events import with_common
-from warpwatch.server.explanation.timeline import read_timeline
-from warpwatch.server.explanation.trace_files import load_trace
-from warpwatch.server.figures.charts import history_figure, rounds_figure
+from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.dot_plot import cases_svg
-from warpwatch.server.figures.formats import change_headline, change_tone
-from warpwatch.server.figures.sparklines import change_sparkline
+from warpwatch.server.figures.formats import change_headline, change_tone, state_name
+from warpwatch.server.figures.sparklines import change_sparkline, status_strip
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
-from warpwatch.server.figures.timelines import pair_svg
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
-from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404, settings_of
+from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
 from warpwatch.server.intake.filters import (
     ALL_BRANCHES,
     BLANK,
@@ -53,7 +52,10 @@ from warpwatch.server.intake.filters import (
     resolve_or_422,
 )
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error, read_form, until_error
+from warpwatch.server.verdicts.statements import Statement, state_change
+from warpwatch.server.web.choices import name_devices
 from warpwatch.server.web.code import RepositoryName
+from warpwatch.server.web.evidence import EvidenceTab, read_tab
 from warpwatch.server.web.forms import field_message
 from warpwatch.server.web.render import PageScope, query
 
@@ -76,21 +78,21 @@ def regressions(
     whole: bool = False,
     problem: BulkError | None = None,
 ) -> Response:
-    """Events with a verdict, worst first; by default the open ones.
+    """The inbox: events of one tab, worst first; by default the open ones.
 
-    Patterns and detection quality take longer to compute, so the page loads them after it is shown. problem: the field
-    without which a bulk triage was refused.
+    Patterns take longer to compute, so the page loads them after it is shown. problem: the field without which a bulk
+    triage was refused.
     """
     if page.repository is None:
         return page.page("welcome.html")
-    filters.state = filters.state or "open"
+    _choose_tab(filters)
     resolved = resolve(page.session, settings, page.repository, filters)
     events: Listed[EventRow] = Listed([], None)
     if not resolved.errors:
         events = list_events(page.session, page.repository.id, resolved.question, before, EVENTS_PER_PAGE)
     if whole:
         events = Listed(with_common(page.session, events.items), events.next_before)
-    asked, name = filters.query_parameters(), page.repository.name
+    asked, name, names = filters.query_parameters(), page.repository.name, name_devices(page.session)
     return page.page(
         "regressions.html",
         json=None
@@ -101,34 +103,49 @@ def regressions(
         previews=_previews(page, events.items),
         problem=problem,
         whole=whole,
-        verdict=filters.verdict,
+        tab=filters.tab,
+        counts=count_by_tab(page.session, page.repository.id, resolved.question),
         asked=asked,
         errors={error.field: field_message(error) for error in resolved.errors},
         before=before,
         today=date.today(),
-        quality=read_quality(page.session, page.repository.id, datetime.now(UTC)) if whole else None,
         year=(datetime.now(UTC) - timedelta(days=365)).date().isoformat(),
         all_branches=filters.branch == ALL_BRANCHES,
-        options=_options(list_choices(page.session, page.repository.id), asked),
+        device_names=names,
+        options=_options(list_choices(page.session, page.repository.id), asked, names),
     )
 
 
+def _choose_tab(filters: Filters) -> None:
+    """The tab that an address without one means. Addresses that ask for a verdict or a state are from before the tabs;
+    those that fit no tab show what they ask for."""
+    if filters.tab is not None:
+        return
+    if filters.verdict == Verdict.SUSPECTED:
+        filters.tab, filters.verdict = InboxTab.SUSPECTED, None
+    elif filters.verdict in (Verdict.DISMISSED, Verdict.UNSURE):
+        filters.tab = InboxTab.CLOSED
+    elif filters.state in (None, "open"):
+        is_faster = filters.direction == ChangeDirection.FASTER
+        filters.tab = InboxTab.IMPROVEMENTS if is_faster else InboxTab.OPEN
+        filters.verdict = filters.state = None
+
+
 def _previews(page: PageScope, events: Sequence[EventRow]) -> dict[int, tuple[ChangePreview, str | None]]:
-    """Preview of the worst regression of each event, with a small picture of the regression's series."""
+    """Preview of the worst regression of each event, with a small picture: times of its series, or what checks found
+    where something broke."""
     previews = list_previews(page.session, [event.id for event in events], page.line)
     rows = {event.id: event.regressions[0] for event in events}
-    return {
-        number: (
-            preview,
-            change_sparkline(
-                preview.medians,
-                preview.changed_at,
-                change_tone(rows[number]),
-                f"{rows[number].operator} {preview.variant} {preview.case}: {change_headline(rows[number])}",
-            ),
-        )
-        for number, preview in previews.items()
-    }
+    pictures: dict[int, tuple[ChangePreview, str | None]] = {}
+    for number, preview in previews.items():
+        row = rows[number]
+        label = f"{row.operator} {preview.variant} {preview.case}: {change_headline(row)}"
+        if row.direction == ChangeDirection.BROKEN:
+            picture: str | None = status_strip(preview.statuses, preview.failed_at, label)
+        else:
+            picture = change_sparkline(preview.medians, preview.changed_at, change_tone(row), label)
+        pictures[number] = (preview, picture)
+    return pictures
 
 
 @router.post("/regressions/triage")
@@ -152,21 +169,29 @@ def triage_many(
     return RedirectResponse(address, 303)
 
 
-def _options(choices: dict[str, list[str]], asked: dict[str, str | None]) -> dict[str, Sequence[str]]:
+def _options(
+    choices: dict[str, list[str]], asked: dict[str, str | None], device_names: Mapping[str, str]
+) -> dict[str, Sequence[str | tuple[str, str]]]:
     """The options of every selector. A link may name a value that no regression has any more; it stays selectable."""
     choices["assignee"].insert(0, NOBODY)
     for name, values in choices.items():
         chosen = asked[name]
         if chosen and chosen not in values:
             values.append(chosen)
-    return {"state": STATE_FILTERS, "direction": DIRECTIONS, **choices}
+    states = [name for name in STATE_FILTERS if name not in ("open", "any")]
+    devices = [(key, device_names.get(key, key)) for key in choices["device"]]
+    verdicts = [(verdict, state_name(verdict)) for verdict in Verdict]
+    return {"state": states, "verdict": verdicts, "direction": DIRECTIONS, **choices, "device": devices}
 
 
 @router.get("/regressions/{regression_id}")
-def regression(page: PageScope, regression_id: int, unmuted: MuteField | None = None) -> Response:
-    """One regression with its evidence, its likely cause and the other regressions of its event. unmuted: the field
-    with which muting its series was refused."""
-    return _show(page, _find(page, regression_id), mute_error={unmuted: _MUTE_ERRORS[unmuted]} if unmuted else {})
+def regression(
+    page: PageScope, regression_id: int, evidence: EvidenceTab | None = None, unmuted: MuteField | None = None
+) -> Response:
+    """One regression with its cases, its evidence and the other regressions of its event. evidence: the tab that is
+    shown. unmuted: the field with which muting its series was refused."""
+    mute_error = {unmuted: _MUTE_ERRORS[unmuted]} if unmuted else {}
+    return _show(page, _find(page, regression_id), evidence=evidence, mute_error=mute_error)
 
 
 @router.post("/regressions/{regression_id}/triage")
@@ -204,28 +229,38 @@ def _find(page: PageScope, regression_id: int) -> RegressionDetail:
     return detail
 
 
-def _history(page: PageScope, row: RegressionRow, shown: Sequence[RegressionSeriesRow]) -> dict[str, Any] | None:
-    """The chart of the series that shows the change most, on its branch; None where it was never timed."""
+def _history(page: PageScope, row: RegressionRow, most: CaseView | None) -> dict[str, Any] | None:
+    """The chart of one case, on the branch of the change; None where it was never timed."""
     assert page.repository is not None
-    most = max(shown, key=lambda series: abs(log(series.ratio)) if series.ratio else 0.0, default=None)
     line = read_line(page.session, page.repository.id, row.branch) if row.branch else page.line
-    history = read_history(page.session, most.series_id, line or page.line, limit=HISTORY_POINTS) if most else None
+    history = (
+        read_history(page.session, most.series.series_id, line or page.line, limit=HISTORY_POINTS) if most else None
+    )
     return None if history is None or not history.points else history_figure([history])
 
 
-def _times(measured: Sequence[RegressionSeriesRow]) -> tuple[float, float] | None:
-    """The median rounds of base and head of the series that changed most; None where no pair was measured."""
-    most = max(measured, key=lambda series: abs(log(series.ratio or 1.0)), default=None)
-    return (median(most.base_ns), median(most.head_ns)) if most and most.base_ns and most.head_ns else None
+def _plot(cases: Sequence[CaseView]) -> str | None:
+    """The cases that still show the change; where none does, those that showed it, without a colour."""
+    open_cases = [view.series for view in cases if view.group in (CaseGroup.AFFECTED, CaseGroup.UNDECIDED)]
+    fixed = [replace(view.series, verdict=Verdict.DISMISSED) for view in cases if view.group == CaseGroup.FIXED]
+    return cases_svg(open_cases or fixed)
 
 
-def _timelines(page: PageScope, detail: RegressionDetail) -> str | None:
-    """One call at base and one at head on one time axis; None without two traces that can be drawn."""
-    if detail.base_trace_id is None or detail.head_trace_id is None:
+def _times(most: CaseView | None) -> tuple[float, float] | None:
+    """The median rounds of base and head of a case; None where no pair was measured, or later commits undid a part."""
+    if most is None or not (most.series.base_ns and most.series.head_ns) or most.series.left_ratio is not None:
         return None
-    files = [load_trace(page.session, trace_id) for trace_id in (detail.base_trace_id, detail.head_trace_id)]
-    base, head = (read_timeline(file) if file is not None else None for file in files)
-    return pair_svg(base, head) if base and head else None
+    return median(most.series.base_ns), median(most.series.head_ns)
+
+
+def _trial_statements(detail: RegressionDetail) -> list[tuple[TrialRow, Statement]]:
+    """What each trial of a regression says of it."""
+    row, pairs = detail.regression, []
+    for trial in detail.trials:
+        phase = ChangePhase.CONFIRMED if trial.answer == Answer.CHANGED else ChangePhase.DISMISSED
+        stated = state_change(row.id, row.direction, phase, trial.ratio)
+        pairs.append((trial, replace(stated, low=trial.low, high=trial.high)))
+    return pairs
 
 
 def _show(
@@ -234,16 +269,14 @@ def _show(
     entered: dict[str, str] | None = None,
     errors: dict[str, str] | None = None,
     also: list[int] | None = None,
+    evidence: EvidenceTab | None = None,
     mute_error: Mapping[MuteField, str] | None = None,
 ) -> Response:
     assert page.repository is not None
-    also = also or []
     row = detail.regression
-    shown = [series for series in detail.series if row.verdict != "confirmed" or series.verdict == "confirmed"]
-    measured = [series for series in shown if series.base_ns]
+    cases = sort_cases(row, detail.series)
     event = read_event(page.session, page.repository.id, row)
     event = next(iter(with_common(page.session, [event])), None) if event else None
-    others = [other for other in event.regressions if other.id != row.id] if event else []
     return page.page(
         "regression.html",
         json=f"/regressions/{row.id}",
@@ -251,17 +284,17 @@ def _show(
         detail=detail,
         row=row,
         event=event,
-        cause=find_cause(page.session, settings_of(page.request), page.repository, detail),
-        others=others,
-        # By default triage applies to all regressions of the event that are in the same state.
-        also=also if errors else [other.id for other in others if other.state == row.state],
-        history=_history(page, row, shown),
-        cases=cases_svg(shown),
+        others=[other for other in event.regressions if other.id != row.id] if event else [],
+        also=also or [],
+        cases=cases,
+        worst=next(iter(cases), None),
+        history=_history(page, row, next(iter(cases), None)),
+        plot=_plot(cases),
+        times=_times(next(iter(cases), None)),
+        trials=_trial_statements(detail),
         muted=find_muted(page.session, [series.series_id for series in detail.series]),
         mute_error=mute_error or {},
-        timelines=_timelines(page, detail),
-        times=_times(measured),
-        figures=[(series, rounds_figure(series)) for series in measured[:6]],
+        device_names=name_devices(page.session),
         states=list(Triage),
         today=date.today(),
         entered=entered
@@ -274,6 +307,7 @@ def _show(
             "note": "",
         },
         errors=errors or {},
+        **read_tab(page, detail, cases, evidence),
     )
 
 

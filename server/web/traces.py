@@ -33,8 +33,9 @@ from warpwatch.server.explanation.alignment import AlignedRow, Alignment, align_
 from warpwatch.server.explanation.runtime_calls import MOST_FILES, RuntimeCallRow, launches_of, read_runtime_calls
 from warpwatch.server.explanation.runtime_calls import in_all_traces as add_up_calls
 from warpwatch.server.explanation.survey import IdleRow, SurveyRow, in_all_traces, read_idle, read_survey
-from warpwatch.server.explanation.timeline import Timeline, read_timeline
+from warpwatch.server.explanation.timeline import read_timeline
 from warpwatch.server.explanation.trace_files import MOST_BYTES, load_trace, merge_traces
+from warpwatch.server.explanation.traced_pairs import PictureState, contradicts, find_paired_times, pair_calls
 from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.figures.timelines import pair_svg, timeline_svg, waterfall_svg
@@ -42,9 +43,10 @@ from warpwatch.server.figures.trace_charts import memory_figure
 from warpwatch.server.http.downloads import content_disposition
 from warpwatch.server.http.problems import Problem, documented, not_found
 from warpwatch.server.http.service import Before, Db, Limit, database_of, repository_or_404
-from warpwatch.server.web.choices import Text
+from warpwatch.server.verdicts.statements import NO_DATA, state_rounds
+from warpwatch.server.web.choices import Text, name_devices
 from warpwatch.server.web.code import RepositoryName
-from warpwatch.server.web.render import PageScope, Scope, query
+from warpwatch.server.web.render import PageScope, query
 
 router = APIRouter()
 Chosen = Annotated[int | None, Query(ge=1, le=2**62)]
@@ -131,8 +133,7 @@ def compare(page: PageScope, a: Chosen = None, b: Chosen = None) -> Response:
     if either is not None:
         page.moved(either.repository)
     address = query("/traces/compare", a=a, b=b)
-    timelines = [_timeline(page, trace) for trace in (left, right) if trace is not None]
-    alignment = align_traces(left, right) if left and right else None
+    pictures = _draw_both(page, left, right) if left and right else {}
     return page.page(
         "trace_compare.html",
         json=address if left and right else None,
@@ -141,10 +142,30 @@ def compare(page: PageScope, a: Chosen = None, b: Chosen = None) -> Response:
         a=left,
         b=right,
         others=list_related_traces(page.session, either.id) if either else [],
-        alignment=alignment,
-        pair=pair_svg(timelines[0], timelines[1]) if len(timelines) == 2 and timelines[0] and timelines[1] else None,
-        waterfall=waterfall_svg(alignment) if alignment and alignment.rows else None,
+        device_names=name_devices(page.session),
+        **{"alignment": None, "times": None, "contradiction": None} | pictures,
     )
+
+
+def _draw_both(page: PageScope, a: TraceDetail, b: TraceDetail) -> dict[str, Any]:
+    """Both timelines, the waterfall and what an A/B comparison of the two commits says. A picture that shows the
+    opposite of the comparison is left out, and contradiction is its ratio."""
+    assert page.repository is not None
+    alignment = align_traces(a, b)
+    times = find_paired_times(page.session, page.repository.id, a, b)
+    pair = pair_calls(load_trace(page.session, a.id), load_trace(page.session, b.id), times)
+    ratio = alignment.b_ns / alignment.a_ns if alignment.a_ns else None
+    against = ratio if times and ratio and contradicts(ratio, times.ratio) else None
+    is_drawn = pair.state == PictureState.DRAWN and pair.a is not None and pair.b is not None
+    outcome = ("slower" if times.ratio > 1 else "faster") if times else ""
+    return {
+        "alignment": alignment,
+        "times": times,
+        "stated": state_rounds(NO_DATA, outcome, times.ratio if times else None, None, None),
+        "contradiction": against or (pair.ratio if pair.state == PictureState.CONTRADICTING else None),
+        "pair": pair_svg(pair.a, pair.b) if is_drawn and pair.a and pair.b else None,
+        "waterfall": waterfall_svg(alignment) if alignment.rows and against is None else None,
+    }
 
 
 @router.get("/traces/{trace_id}")
@@ -158,6 +179,7 @@ def trace(page: PageScope, trace_id: int, call: Annotated[int | None, Query(ge=1
     memory = detail.summary.get("memory")
     recording = load_trace(page.session, trace_id)
     timeline = read_timeline(recording, None if call is None else call - 1) if recording else None
+    levels = {total for _, total in memory["points"]} if memory else set()
     return page.page(
         "trace.html",
         json=f"/traces/{trace_id}",
@@ -169,14 +191,10 @@ def trace(page: PageScope, trace_id: int, call: Annotated[int | None, Query(ge=1
         timeline=timeline,
         picture=timeline_svg(timeline) if timeline else None,
         others=list_related_traces(page.session, trace_id),
+        device_names=name_devices(page.session),
         memory=memory_figure(memory) if memory else None,
+        is_constant=len(levels) == 1,
     )
-
-
-def _timeline(page: Scope, trace: TraceDetail) -> Timeline | None:
-    """The last call of a trace; None where its file is too large to draw, or holds nothing that can be drawn."""
-    file = load_trace(page.session, trace.id)
-    return None if file is None else read_timeline(file)
 
 
 def _find(page: PageScope, trace_id: int) -> TraceDetail:
@@ -313,7 +331,7 @@ def download_zip(request: Request, session: Db, submission_id: int) -> Streaming
 
 @api.get("/traces/compare", responses=documented(404, 422))
 def compare_traces(session: Db, a: TraceId, b: TraceId) -> TraceComparison:
-    """Compare two traces: kernels (torch operators on a CPU) added, removed, slower, faster or unchanged, per call."""
+    """Compare two traces: kernels (torch operators on a CPU) added, removed, longer, shorter or unchanged, per call."""
     left, right = get_trace(session, a), get_trace(session, b)
     return TraceComparison(_head(left), _head(right), align_traces(left, right))
 

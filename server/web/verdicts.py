@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from fastapi import APIRouter, Response
 
+from warpwatch.db.reads.events import read_quality
 from warpwatch.db.reads.query import Page
 from warpwatch.server.figures.formats import change, duration, share
 from warpwatch.server.http.problems import documented
@@ -15,11 +18,17 @@ router = APIRouter()
 
 @router.get("/verdicts")
 def verdicts(page: PageScope) -> Response:
-    """The steps of a verdict and the table of thresholds."""
+    """The steps of a verdict, the table of thresholds, and how good the verdicts on the repository were.
+
+    Imported results were judged elsewhere or at their import, so their times to a verdict say nothing.
+    """
     rows = list_thresholds()
+    is_own = page.repository is not None and not page.repository.is_example
+    quality = read_quality(page.session, page.repository.id, datetime.now(UTC)) if page.repository and is_own else None
     return page.page(
         "verdicts.html",
         json="/verdicts/thresholds",
+        quality=quality,
         rows=[(row, {kind: threshold_text(row, kind) for kind in row.values}) for row in rows],
     )
 

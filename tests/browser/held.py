@@ -13,7 +13,7 @@ from warpwatch.db import callbacks, forge, submissions
 from warpwatch.db.attempts import record_failure, record_sent
 from warpwatch.db.reads.judging import list_job_ids
 from warpwatch.db.reads.query import Session
-from warpwatch.db.regressions import mark_judged
+from warpwatch.db.unjudged import mark_judged
 
 RATIOS = {"v1": 1.0, "v2": 1.31, "v3": 1.04, "triton": 0.82}
 URL = "https://api.github.com/repos/acme/kernels/statuses/{sha}"

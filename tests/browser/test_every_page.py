@@ -67,6 +67,8 @@ PAGES = {
     "nothing to compare": "/compare?base={newest}",
     "regressions": "/regressions",
     "suspected": "/regressions?verdict=suspected",
+    "closed regressions": "/regressions?tab=closed",
+    "improvements": "/regressions?tab=improvements",
     "regressions with what is common": "/regressions?whole=true&state=any",
     "asked between two commits": "/regressions?from={before}&to={after}&operator=kron&assignee=nobody",
     "asked of no commit": "/regressions?from=nowhere",

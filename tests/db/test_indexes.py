@@ -36,6 +36,7 @@ from warpwatch.db import (
     submissions,
     traces,
     trials,
+    unjudged,
 )
 from warpwatch.db.access import (
     NewAuditEntry,
@@ -194,8 +195,8 @@ def use_everything(world: World) -> None:
         submissions.cancel_submission(s, world.look(cancelled).submission_id)
         submissions.retry_job(s, cancelled)
         Reaper(15).sweep(s)
-        assert [job.state for job in regressions.unjudged_jobs(s)] == [JobState.DONE]
-        regressions.mark_judged(s, done)
+        assert [job.state for job in unjudged.unjudged_jobs(s)] == [JobState.DONE]
+        unjudged.mark_judged(s, done)
         commits: dict[str, Any] = {"base_commit_id": world.commits[0], "head_commit_id": world.commits[1]}
         series = s.query(PointRecord.series_id).limit(1).scalar()
         number = regressions.open_suspicion(

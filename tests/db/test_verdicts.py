@@ -13,7 +13,7 @@ import pytest
 from tests.db.conftest import ENVIRONMENT, World, outcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobKind, JobState, Verdict
-from warpwatch.db import bundles, regressions, runs, submissions, triage
+from warpwatch.db import bundles, regressions, runs, submissions, triage, unjudged
 from warpwatch.db.database import Database
 from warpwatch.db.errors import NotFoundError, OutcomeError, StateError
 from warpwatch.db.models import (
@@ -280,17 +280,17 @@ def test_every_ended_job_is_judged_once(world: World) -> None:
     with world.database.session() as s:
         submissions.cancel_job(s, cancelled)
     with world.database.session() as s:
-        ended = regressions.unjudged_jobs(s)
+        ended = unjudged.unjudged_jobs(s)
         assert [(job.id, job.state) for job in ended] == [(done, "done"), (failed, "failed"), (cancelled, "cancelled")]
         with world.database.session() as other:
-            assert regressions.unjudged_jobs(other) == []
+            assert unjudged.unjudged_jobs(other) == []
         for job in ended:
-            regressions.mark_judged(s, job.id)
+            unjudged.mark_judged(s, job.id)
     with world.database.session() as s:
-        assert regressions.unjudged_jobs(s) == []
+        assert unjudged.unjudged_jobs(s) == []
         submissions.retry_job(s, failed)
         order = runs.begin_run(s, failed, world.worker)
         assert order is not None
         runs.fail_run(s, order.run_id, "again", retry=False)
-        assert [job.id for job in regressions.unjudged_jobs(s, limit=5)] == [failed]
+        assert [job.id for job in unjudged.unjudged_jobs(s, limit=5)] == [failed]
     assert world.look(waiting).state == JobState.QUEUED

@@ -53,7 +53,7 @@ def test_from_the_form_to_the_trace(running: Running, source: Path, page: Page) 
     page.wait_for_url(re.compile(f"/commits/{shas[1]}"))
 
     page.locator("a[href*='/traces/']").first.click()
-    page.get_by_role("button", name="Open in Perfetto").click()
+    page.get_by_text("Open in Perfetto").click()
     viewer = page.frame_locator("iframe.viewer")
     expect(viewer.locator(".pf-track__title", has_text="python").first).to_be_visible(timeout=90_000)
     with page.expect_download() as download:

@@ -73,7 +73,7 @@ def test_a_kernel_that_moved_is_still_the_same() -> None:
 
 def test_other_template_arguments_are_the_same_kernel() -> None:
     (row,) = align(steps("void kron::fused<float, 32>(float*)"), steps("void kron::fused<float, 64>(float*)", ns=3000))
-    assert (row.state, row.a_name != row.b_name, row.difference_ns) == ("slower", True, 2000)
+    assert (row.state, row.a_name != row.b_name, row.difference_ns) == ("longer", True, 2000)
     exact = align(steps("f<1>", "f<2>"), steps("f<2>"))
     assert [(row.state, row.a_name) for row in exact] == [("removed", "f<1>"), ("same", "f<2>")]
 
@@ -82,10 +82,10 @@ def test_other_template_arguments_are_the_same_kernel() -> None:
     ("before", "after", "state"),
     [
         (10_000, 10_400, "same"),
-        (10_000, 10_600, "slower"),
-        (10_000, 9_000, "faster"),
+        (10_000, 10_600, "longer"),
+        (10_000, 9_000, "shorter"),
         (500, 650, "same"),
-        (500, 800, "slower"),
+        (500, 800, "longer"),
     ],
 )
 def test_a_change_is_relative_and_absolute(before: float, after: float, state: str) -> None:
@@ -113,7 +113,7 @@ def test_traces_without_an_order_are_matched_by_their_tables() -> None:
     found = align_traces(old, new)
     assert not found.ordered
     assert (found.a_ns, found.b_ns) == (4000.0, 9000.0)
-    assert [(row.a_count, row.b_count, row.state) for row in found.rows] == [(2.0, 2.0, "slower")]
+    assert [(row.a_count, row.b_count, row.state) for row in found.rows] == [(2.0, 2.0, "longer")]
     assert [(row.name, row.a, row.b) for row in found.runtime] == [("cudaLaunchKernel", 2.0, 1.0)]
 
 
@@ -184,7 +184,7 @@ def test_page_json_and_csv(client: TestClient, lab: Lab) -> None:
     found = client.get("/api/v1/traces/compare", params=query).json()
     assert (found["a"]["commit_sha"], found["b"]["commit_sha"]) == (lab.shas[0], lab.shas[1])
     assert [(row["state"], row["a_name"], row["b_name"]) for row in found["alignment"]["rows"]] == [
-        ("slower", "kernel 0", "kernel 0"),
+        ("longer", "kernel 0", "kernel 0"),
         ("added", None, "kernel 2"),
         ("removed", "kernel 1", None),
     ]

@@ -86,7 +86,7 @@ def test_only_commits_with_other_sources_are_measured(build: Build) -> None:
     assert worker.found() == {("slower", 4, 5)}
     assert worker.done == {"compare": 2}, "one that confirms the range, and one that proves the pair"
     (row,) = worker.rows()
-    assert "6 of 7 commits left the sources of the operator as they were" in worker.notes(row["id"])[-1]
+    assert "6 of 7 commits skipped (sources unchanged)" in worker.notes(row["id"])[-1]
 
 
 def test_an_import_that_nobody_saw_is_found_all_the_same(build: Build) -> None:
@@ -160,7 +160,7 @@ def test_a_cancelled_step_ends_the_search_until_a_person_has_it_tried_again(buil
     (row,) = worker.rows()
     assert (row["base_sha"], row["head_sha"]) == (worker.lab.shas[0], worker.lab.shas[7])
     assert row["settled_at"]
-    assert "unsure" in worker.notes(row["id"])[-1]
+    assert "Trials in between were inconclusive" in worker.notes(row["id"])[-1]
     worker.client.post(f"/api/v1/jobs/{step['id']}/retry")
     worker.work()
     assert worker.found() == {("slower", 2, 3)}

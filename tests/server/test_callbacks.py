@@ -22,7 +22,7 @@ from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db import callbacks, registry
 from warpwatch.db.database import Database
-from warpwatch.db.regressions import mark_judged
+from warpwatch.db.unjudged import mark_judged
 from warpwatch.server.reports.status import status_body
 from warpwatch.server.threads import callbacks as threads
 from warpwatch.server.threads import posting

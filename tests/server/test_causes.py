@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,19 @@ def cause(client: TestClient, number: int) -> Any:
     return answer.json()
 
 
+def tabs(page: str) -> list[str]:
+    """The tabs of the evidence."""
+    (section,) = re.findall(r'<section id="evidence".*?</ul>', page, re.DOTALL)
+    return re.findall(r">([^<>]+)</a>", section)
+
+
+def opened(client: TestClient, number: int, *evidence: str) -> str:
+    """Tabs of the evidence of a regression, one below the other."""
+    pages = [client.get(f"/regressions/{number}", params={"evidence": tab}) for tab in evidence]
+    assert all(page.status_code == 200 for page in pages)
+    return "".join(page.text for page in pages).replace("\u2009", " ")
+
+
 def test_nothing_known_is_said_plainly(client: TestClient, lab: Lab) -> None:
     lab.bench(5, {CELL: 1000.0})
     number = plant(lab, 0, 1, 1.3)
@@ -46,8 +60,9 @@ def test_nothing_known_is_said_plainly(client: TestClient, lab: Lab) -> None:
     )
     assert told["sources"]["message"] == "the repository was not fetched here yet"
     page = client.get(f"/regressions/{number}").text
-    assert page.count("Unknown:") == 5
-    assert "neither commit has a trace" in page
+    assert "Unknown" not in page
+    assert tabs(page) == ["Diff"], "what nothing is known of has no tab"
+    assert "The diff is not known: the repository was not fetched here yet" in page
     assert "git diff" in page
     problem(client.get("/api/v1/regressions/999/cause"), 404)
 
@@ -202,10 +217,12 @@ def test_every_part_is_told_from_both_sides(client: TestClient, lab: Lab) -> Non
         3e-6,
         True,
     )
-    page = client.get(f"/regressions/{number}").text
+    assert tabs(client.get(f"/regressions/{number}").text) == ["Diff", "Machine code", "Numerical error", "Host"]
+    page = opened(client, number, "code", "errors", "host")
     for words in ("software thermal", "2.13.0 → 2.14.0", "1 object changed", "3.0e−06"):
-        assert words in page.replace("\u2009", " "), words
-    assert "Unknown: neither commit has a trace" in page
+        assert words in page, words
+    assert "software thermal" not in client.get(f"/regressions/{number}").text, "a tab is read when it is opened"
+    assert 'id="diff"' in opened(client, number, "trace"), "a tab with nothing to say gives way to the diff"
 
 
 def test_the_nearest_commits_stand_in_and_are_named(client: TestClient, lab: Lab) -> None:
@@ -222,10 +239,10 @@ def test_the_nearest_commits_stand_in_and_are_named(client: TestClient, lab: Lab
     )
     assert (told["bench"]["base"]["commit_sha"], told["bench"]["head"]) == (lab.shas[0], None)
     assert told["errors"] == {"checked": 2, "changes": []}
-    page = client.get(f"/regressions/{number}").text.replace("\u2009", " ")
+    page = opened(client, number, "code", "errors", "host")
     for words in (
         "Byte-identical between the nearest builds",
-        "at head: unknown",
+        "at head not benchmarked",
         "Bit-identical in all 2 checked outputs",
     ):
         assert words in page, words
@@ -253,8 +270,8 @@ def test_kernels_that_came_and_went(client: TestClient, lab: Lab, tmp_path: Path
         traces.append(result["trace_id"])
     number = plant(lab, 1, 2, 1.3, [CELL], base_trace_id=traces[0], head_trace_id=traces[1])
     states = {row["b_name"] or row["a_name"]: row["state"] for row in cause(client, number)["kernels"]["rows"]}
-    assert states == {"fused": "slower", "copy": "removed", "transpose": "added"}
-    page = client.get(f"/regressions/{number}").text
+    assert states == {"fused": "longer", "copy": "removed", "transpose": "added"}
+    page = opened(client, number, "trace")
     assert f"/traces/compare?repository=kernels&amp;a={traces[0]}&amp;b={traces[1]}" in page or f"a={traces[0]}" in page
     half = plant(lab, 2, 3, 1.3, [CELL], base_trace_id=traces[0])
-    assert "only one of the two commits has a trace" in client.get(f"/regressions/{half}").text
+    assert "Trace" not in tabs(client.get(f"/regressions/{half}").text)

@@ -18,7 +18,7 @@ from tests.rewording import stored
 from tests.server.test_code import problem
 from warpwatch import git
 from warpwatch.contract.words import Status
-from warpwatch.db.models import CommitRecord, JobRecord, RegressionRecord, SubmissionRecord
+from warpwatch.db.models import CommitRecord, JobRecord, RegressionRecord, RepositoryRecord, SubmissionRecord
 from warpwatch.settings import Settings
 
 CELLS = [(variant, case) for variant in ("v1", "v2", "v3") for case in CASES]
@@ -308,7 +308,7 @@ def quality(client: TestClient) -> list[dict[str, Any]]:
 
 def test_the_quality_of_alarms(client: TestClient, lab: Lab) -> None:
     assert quality(client) == []
-    assert "No suspicions yet" in client.get("/regressions?whole=true").text
+    assert "No suspicions yet" in client.get("/verdicts").text
     lab.bench(2, {CELLS[0]: 1000.0})
     now = datetime.now(UTC)
     measured = now - timedelta(days=40)
@@ -329,13 +329,14 @@ def test_the_quality_of_alarms(client: TestClient, lab: Lab) -> None:
     assert everything["triage_seconds"] == pytest.approx(3 * 3600)
     assert (newest["suspected"], newest["confirmed"], newest["triage_seconds"]) == (2, 0, None)
     assert (older["suspected"], older["decide_seconds"]) == (1, pytest.approx(2 * 3600))
-    assert "whole=true" in client.get("/regressions").text
-    page = client.get("/regressions?whole=true").text
-    assert "All time" in page
+    assert "All time" in client.get("/verdicts").text
     with lab.database.session() as s:
         s.execute(update(RegressionRecord).values(triaged_at=None))
     assert quality(client)[0]["triage_seconds"] is None
-    assert "no confirmed change has been triaged yet" in client.get("/regressions?whole=true").text
+    assert "no confirmed change has been triaged yet" in client.get("/verdicts").text
+    with lab.database.session() as s:
+        s.execute(update(RepositoryRecord).values(is_example=True))
+    assert "Detection quality" not in client.get("/verdicts").text
 
 
 def test_what_the_service_superseded_is_no_alarm_of_its_own(client: TestClient, lab: Lab) -> None:

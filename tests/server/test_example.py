@@ -88,6 +88,7 @@ def test_the_example_shows_what_its_commits_did(client: TestClient, shas: list[s
     before, after = (duration(median(most[f"{side}_ns"])) for side in ("base", "head"))
     assert f"{before} → {after}" in page
     assert f"{before} → {after}" in client.get(f"/jobs/{detail['compare_job_id']}").text
+    page = client.get(f"/regressions/{rows['slower']['id']}", params={"evidence": "trace"}).text
     assert 'class="timeline"' in page
     assert "warpwatch submit" not in page, "example data cannot be measured here"
     commit = client.get(f"/commits/{shas[SLOWER]}?repository=example-rows").text

@@ -32,7 +32,7 @@ from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import ForgeState, Status
 from warpwatch.db import registry
 from warpwatch.db.database import Database
-from warpwatch.db.regressions import mark_judged
+from warpwatch.db.unjudged import mark_judged
 from warpwatch.server.reports.markdown import MARKER
 from warpwatch.server.threads import forge_notifier as threads
 from warpwatch.server.threads.forge_notifier import ForgeNotifier

@@ -17,7 +17,7 @@ from warpwatch.cli.findings import show_findings
 from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.outcome import Comparison, Finding
 from warpwatch.contract.words import Reason, Status, Verdict
-from warpwatch.db import registry, regressions, runs
+from warpwatch.db import registry, regressions, runs, unjudged
 from warpwatch.db.database import Database
 from warpwatch.db.reads.history import list_series
 
@@ -91,7 +91,7 @@ def run_all(lab: Lab, client: TestClient, submission: int, rounds: dict[Any, Any
             lab.finish(job["id"], lab.outcome(rows))
     with lab.database.session() as session:
         for job in jobs(client, submission):
-            regressions.mark_judged(session, job["id"])
+            unjudged.mark_judged(session, job["id"])
 
 
 def test_only_what_differs_from_the_base_is_compared(client: TestClient, lab: Lab) -> None:

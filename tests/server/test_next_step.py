@@ -106,7 +106,7 @@ def test_an_unsure_half_leaves_the_range_that_shows_the_change() -> None:
     judge = search(SimulatedDevice(8, times={1: {3: 1.2}}, noisy=frozenset({(0, 4)})), {1: 1.2})
     assert judge.located() == {("slower", 0, 8)}
     assert answers(judge, 1) == [("confirm", "changed"), ("bisect", "unsure"), ("bisect", "unsure")]
-    assert "what was measured in between was unsure" in judge.notes[-2]
+    assert "Trials in between were inconclusive" in judge.notes[-2]
 
 
 def test_a_pair_that_stays_unsure_is_reported_by_its_narrowest_proof() -> None:

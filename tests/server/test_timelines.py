@@ -63,21 +63,21 @@ def store(lab: Lab, events: Any, index: int = 0, variant: str = "v1", **summary:
 def test_lanes_depths_and_gaps_of_a_call() -> None:
     timeline = read_timeline({"traceEvents": two_calls()})
     assert timeline is not None
-    assert (timeline.call, timeline.calls, timeline.duration) == (1, 2, 100_000)
+    assert (timeline.call, timeline.calls, timeline.duration) == (1, 2, 99_000), "from its first event on"
     assert [(lane.name, lane.is_device, lane.depth) for lane in timeline.lanes] == [
         ("host thread 1", False, 2),
         ("CUDA calls", False, 1),
         ("stream 7", True, 1),
     ]
-    assert [(piece.name, piece.start) for piece in timeline.work] == [("gemm", 20_000), ("reduce", 70_000)]
-    assert timeline.gaps == [(30_000, 40_000)]
+    assert [(piece.name, piece.start) for piece in timeline.work] == [("gemm", 19_000), ("reduce", 69_000)]
+    assert timeline.gaps == [(29_000, 40_000)]
 
 
 def test_work_belongs_to_the_call_that_launched_it() -> None:
     timeline = read_timeline({"traceEvents": two_calls()}, 0)
     assert timeline is not None
-    assert [(piece.name, piece.start) for piece in timeline.work] == [("gemm", 20_000), ("reduce", 210_000)]
-    assert timeline.duration == 220_000, "the call lasts until its last kernel has ended"
+    assert [(piece.name, piece.start) for piece in timeline.work] == [("gemm", 19_000), ("reduce", 209_000)]
+    assert timeline.duration == 219_000, "the call lasts until its last kernel has ended"
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,24 @@ def test_work_belongs_to_the_call_that_launched_it() -> None:
 )
 def test_what_is_no_event_is_left_out(trace: Any) -> None:
     assert read_timeline(trace) is None
+
+
+def test_a_timeline_begins_at_its_first_event() -> None:
+    events = [event(CALL, "user_annotation", 5000, 200), event("aten::mm", "cpu_op", 5100, 50)]
+    timeline = read_timeline({"traceEvents": events})
+    assert timeline is not None
+    assert (timeline.work[0].start, timeline.duration, timeline.origin) == (0, 100_000, 5_100_000)
+
+
+def test_the_call_like_a_time_is_chosen() -> None:
+    events = [
+        item
+        for call, length in enumerate((90, 30, 60))
+        for item in (event(CALL, "user_annotation", call * 200, length), event("mm", "cpu_op", call * 200, length))
+    ]
+    chosen = [read_timeline({"traceEvents": events}, like_ns=ns) for ns in (28_000, 64_000, 1e9)]
+    assert [timeline and timeline.call for timeline in chosen] == [1, 2, 0]
+    assert read_timeline({"traceEvents": []}, like_ns=5.0) is None
 
 
 def test_a_call_number_beyond_the_trace_is_its_last() -> None:
@@ -145,6 +163,30 @@ def test_a_page_shows_its_trace_at_once(client: TestClient, lab: Lab, monkeypatc
     problem(client.get("/api/v1/traces/compare.json.gz", params={"a": 1, "b": 1}), 413)
 
 
+def folded(page: str, words: str) -> bool:
+    """Whether these words are the summary of a part that is folded."""
+    return re.search(rf"<details(?![^>]* open)[^>]*><summary[^>]*>{words}", page) is not None
+
+
+@pytest.mark.parametrize(("highest", "is_constant"), [(2**20, True), (2**21, False)])
+def test_what_says_little_of_a_trace_is_folded(client: TestClient, lab: Lab, highest: int, is_constant: bool) -> None:
+    memory = {
+        "device": "cpu",
+        "base_bytes": 2**20,
+        "peak_bytes": highest,
+        "allocations": 0,
+        "allocated_bytes": 0,
+        "points": [[0.0, 2**20], [1e5, highest], [2e5, highest]],
+    }
+    store(lab, two_calls(), memory=memory, table="Name  Self CPU", autograd_table="Name  CPU total")
+    page = client.get("/traces/1").text.replace("\u2009", " ")
+    assert folded(page, "Constant at 1.00 MiB") == is_constant
+    assert folded(page, "torch.profiler table")
+    assert folded(page, "torch.autograd.profiler table")
+    assert folded(page, "Open in Perfetto")
+    assert re.search(r'title="test-cpu">Test CPU<', page)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"traceEvents": 3}', "[" * 100_000])
 def test_a_file_that_is_no_trace_has_a_page(client: TestClient, lab: Lab, text: str) -> None:
     path = lab.folder / "odd.json.gz"
@@ -167,7 +209,7 @@ def test_a_merged_trace_has_both_calls_at_one_time(client: TestClient, lab: Lab)
     sides: dict[int, list[float]] = {}
     for one in calls:
         sides.setdefault(one["pid"], []).append(one["ts"])
-    assert list(sides.values()) == [[-200.0, 0.0], [-200.0, 0.0]]
+    assert list(sides.values()) == [[-201.0, -1.0], [-201.0, -1.0]], "their first events are at 0"
     names = [one["args"]["name"] for one in events if one["name"] == "process_name"]
     assert [name[:1] for name in names] == ["A", "B"]
     problem(client.get("/api/v1/traces/compare.json.gz", params={"a": 1, "b": 9}), 404)

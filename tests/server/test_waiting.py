@@ -16,7 +16,7 @@ from tests.builders import CASES, Lab
 from warpwatch.cli import progress, submit
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.contract.words import Status
-from warpwatch.db import regressions
+from warpwatch.db import unjudged
 
 V1 = ("v1", CASES[0])
 
@@ -53,7 +53,7 @@ def submitted(client: TestClient) -> int:
 def judge(lab: Lab, jobs: list[int]) -> None:
     with lab.database.session() as session:
         for job in jobs:
-            regressions.mark_judged(session, job)
+            unjudged.mark_judged(session, job)
 
 
 def nothing() -> None:

@@ -354,6 +354,20 @@ class Triage(StrEnum):
     INVALID = "invalid"
 
 
+class InboxTab(StrEnum):
+    """Tab of the list of regressions; each is in one, but those that the server took for the wider range of another.
+
+    open: what is confirmed as slower or broken, until evidence or a person closes it. suspected, improvements: the same
+    of what no trial has decided, and of what is confirmed as faster. closed: what evidence or a person closed, and what
+    trials did not confirm.
+    """
+
+    OPEN = "open"
+    SUSPECTED = "suspected"
+    IMPROVEMENTS = "improvements"
+    CLOSED = "closed"
+
+
 class RetentionKind(StrEnum):
     """Data that a repository may keep for a limited time. builds: the logs of compilers; mirror: the server's clone."""
 

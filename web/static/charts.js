@@ -185,13 +185,20 @@ async function draw(place) {
 }
 
 // A chart that is folded away has no size, so it is drawn when it is unfolded.
+// Charts that come with a part of the page are drawn, too.
+document.addEventListener("htmx:afterSettle", () => drawAll());
 addEventListener("DOMContentLoaded", async () => {
   // Drawing thousands of points takes a second; the page is shown first.
   await new Promise((resolve) => { requestAnimationFrame(() => setTimeout(resolve)); });
-  for (const place of document.querySelectorAll("[data-figure]")) {
+  drawAll();
+});
+
+function drawAll() {
+  for (const place of document.querySelectorAll("[data-figure]:not([data-asked])")) {
     const folded = place.closest("details:not([open])");
+    place.dataset.asked = "yes";
     if (!folded) { draw(place); continue; }
     place.dataset.drawn = "later";
     folded.addEventListener("toggle", () => draw(place), { once: true });
   }
-});
+}

@@ -105,15 +105,22 @@ addEventListener("DOMContentLoaded", () => {
 });
 
 // The name that a reader signs with is remembered by this browser.
-addEventListener("DOMContentLoaded", () => {
+function fillNames() {
   let name = "";
   try { name = localStorage.getItem("name") ?? ""; } catch { /* Without storage, the name is typed each time. */ }
-  for (const field of document.querySelectorAll("input[autocomplete=name]")) {
-    if (!field.value) field.value = name;
-    field.form.addEventListener("submit", () => {
-      try { localStorage.setItem("name", field.value); } catch { /* As above. */ }
-    });
-  }
+  for (const field of document.querySelectorAll("input[autocomplete=name]")) if (!field.value) field.value = name;
+}
+for (const event of ["DOMContentLoaded", "htmx:afterSettle"]) document.addEventListener(event, fillNames);
+document.addEventListener("submit", (event) => {
+  const field = event.target.querySelector("input[autocomplete=name]");
+  if (!field) return;
+  try { localStorage.setItem("name", field.value); } catch { /* As above. */ }
+});
+
+// A part of the page that has an address of its own: a link or a reload shows it again.
+document.addEventListener("htmx:afterRequest", (event) => {
+  const link = event.detail.requestConfig.elt;
+  if (event.detail.successful && link.matches("[data-replaces-address]")) history.replaceState(null, "", link.href);
 });
 
 // A view is saved as the address shows it, which scripts change when the reader zooms.

@@ -119,7 +119,9 @@ async function refresh() {
 let shortcuts;
 
 function openShortcuts() {
-  shortcuts ??= dialogOf("shortcuts", "Shortcuts", make("h2", {}, "Shortcuts"), make("dl", {}, ...SHORTCUTS.flatMap(([keys, name]) => [
+  // A page may have keys of its own, which stand first.
+  const own = [...document.querySelectorAll("[data-page-shortcuts] dt")].map((key) => [key.textContent, key.nextElementSibling.textContent]);
+  shortcuts ??= dialogOf("shortcuts", "Shortcuts", make("h2", {}, "Shortcuts"), make("dl", {}, ...[...own, ...SHORTCUTS].flatMap(([keys, name]) => [
     make("dt", {}, ...keys.split(" ").map((key) => make("kbd", {}, key)).flatMap((key, index) => (index ? [" ", key] : [key]))), make("dd", {}, name),
   ])));
   shortcuts.showModal();

@@ -1,8 +1,7 @@
-// The Perfetto viewer is large, so it is loaded when somebody asks for it; it follows the theme of the page.
-document.addEventListener("click", (event) => {
-  const button = event.target.closest("[data-viewer]");
-  if (!button) return;
+// The Perfetto viewer is large, so it is loaded when somebody unfolds it; it follows the theme of the page.
+document.querySelector("[data-viewer]")?.parentElement.addEventListener("toggle", (event) => {
   const place = document.getElementById("perfetto");
+  if (!event.target.open || place.firstChild) return;
   const frame = document.createElement("iframe");
   frame.className = "viewer";
   frame.title = "Trace in the Perfetto viewer";
@@ -12,8 +11,6 @@ document.addEventListener("click", (event) => {
     const settings = JSON.parse(localStorage.getItem("perfettoSettings") ?? "{}");
     localStorage.setItem("perfettoSettings", JSON.stringify({ ...settings, theme }));
   } catch { /* Without storage, the viewer has its own theme. */ }
-  frame.src = button.dataset.viewer;
+  frame.src = event.target.querySelector("[data-viewer]").dataset.viewer;
   place.replaceChildren(frame);
-  place.hidden = false;
-  button.disabled = true;
 });

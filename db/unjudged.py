@@ -1,0 +1,79 @@
+"""Ended jobs that no verdict was drawn from yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from warpwatch.contract.spec import JobSpec
+from warpwatch.contract.words import JobState
+from warpwatch.db.models import JobRecord
+
+_ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """A job that ended and from which no verdict was drawn yet. base_commit_id is set for compare jobs."""
+
+    id: int
+    kind: str
+    state: str
+    commit_id: int
+    base_commit_id: int | None
+    operator_id: int
+    device_id: int
+    submission_id: int
+    finished_at: datetime | None
+    spec: JobSpec
+    message: str
+    trace_parent: str | None
+
+
+def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
+    """Ended jobs that no verdict was drawn from, oldest first, without those that another process is judging right now.
+
+    Failed and cancelled ones are among them: a suspicion whose compare job could not run must not wait for ever.
+    """
+    statement = (
+        select(JobRecord)
+        .where(JobRecord.state.in_(_ENDED), JobRecord.judged_at.is_(None))
+        .order_by(JobRecord.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    return [
+        EndedJob(
+            job.id,
+            job.kind,
+            job.state,
+            job.commit_id,
+            job.base_commit_id,
+            job.operator_id,
+            job.device_id,
+            job.submission_id,
+            job.finished_at,
+            job.spec,
+            job.message,
+            job.trace_parent,
+        )
+        for job in s.scalars(statement)
+    ]
+
+
+def claim_unjudged(s: Session, job: EndedJob) -> bool:
+    """Whether no verdict was drawn from an ended job yet and it was not run again; it is locked until the transaction
+    ends."""
+    statement = select(JobRecord.finished_at).where(
+        JobRecord.id == job.id, JobRecord.state == job.state, JobRecord.judged_at.is_(None)
+    )
+    row = s.execute(statement.with_for_update()).one_or_none()
+    return row is not None and row.finished_at == job.finished_at
+
+
+def mark_judged(s: Session, job_id: int) -> None:
+    """Says that verdicts were drawn from the job."""
+    s.execute(update(JobRecord).where(JobRecord.id == job_id).values(judged_at=func.now()))
