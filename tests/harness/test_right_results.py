@@ -128,6 +128,42 @@ def test_the_gradient_of_a_tie_belongs_to_one_of_the_tied() -> None:
     assert shifted is Fault.WRONG_VALUES
 
 
+def middle_of_tied(x: Tensor) -> Tensor:
+    """The maximum of every row; the gradient goes to the second of three and more that are tied."""
+    places = torch.stack([row[min(1, len(row) - 1)] for row in ((r == r.max()).nonzero()[:, 0] for r in x.detach())])
+    return x.gather(1, places[:, None])[:, 0]
+
+
+def maximum_of_halves(x: Tensor) -> Tensor:
+    """Two that are tied share the gradient, in every step."""
+    while x.shape[1] > 1:
+        half = (x.shape[1] + 1) // 2
+        x = torch.maximum(x[:, :half], x[:, -half:])
+    return x[:, 0]
+
+
+@pytest.mark.parametrize("variant", [middle_of_tied, maximum_of_halves])
+@pytest.mark.parametrize("rows", [3, 64])
+def test_any_of_many_tied_may_get_the_gradient(variant: Function, rows: int) -> None:
+    def rounded(given: Case, make: Any) -> dict[str, Any]:
+        return {"x": make.normal(given["rows"], given["n"]).mul(2).round().clamp(-3, 3)}
+
+    chosen = case("f32", "bwd", rows=rows, n=48)
+    assert judge(lambda x: x.amax(1), variant, chosen, rounded) is None
+    # What is none of the largest gets no gradient.
+    wrong = judge(lambda x: x.amax(1), lambda x: x.amax(1) + 0.01 * (x[:, 0] - x[:, 0].detach()), chosen, rounded)
+    assert wrong is Fault.WRONG_VALUES
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_incoming_nan_goes_with_a_nan_among_the_inputs(seed: int) -> None:
+    """A maximum that gives its gradient to one element gives it to the NaN."""
+    problem = make_problem(lambda x: x.amax(1), lambda x: x.max(1).values, case("f32", "bwd", rows=2, n=9), normal)
+    with problem.modes():
+        oracle = Oracle(problem, problem.data(seed), lambda: problem.data(seed))
+        assert special_values(ProbeContext(problem, seed, problem.data(seed), oracle, ProbeHistory())) == ""
+
+
 def test_tied_numbers_may_come_in_any_order() -> None:
     def first(x: Tensor) -> Any:
         return torch.sort(x, dim=-1, stable=True).indices[..., :1]

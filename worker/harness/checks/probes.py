@@ -310,8 +310,14 @@ def _judge_special(context: ProbeContext, name: str, result: Tensor, oracle: Ten
     swallowed = not_finite & result.isfinite()
     expected = context.oracle.expected[name]
     if bool(swallowed.any()) and context.problem.backward:
-        # No gradient is defined beside an input that is not finite: only the incoming ones must come through.
-        swallowed &= ~context.problem.oracle(CaseData(context.data.inputs, data.incoming))[name].isfinite()
+        # No gradient is defined beside an input that is not finite: only the incoming ones must come through, and they
+        # may go another way beside it, as that of a maximum does.
+        finite_inputs = CaseData(context.data.inputs, data.incoming)
+        swallowed &= ~context.problem.oracle(finite_inputs)[name].isfinite()
+        if bool(swallowed.any()):
+            swallowed &= ~torch.stack(_unreached(context, name, only_incoming=True)).any(0)
+        if bool(swallowed.any()):
+            swallowed &= context.problem.run(finite_inputs)[name].isfinite()
     if bool(swallowed.any()):
         # The reference may multiply a planted value by the zeros of a padding, which other right code leaves out.
         swallowed &= ~torch.stack(_unreached(context, name)).any(0)
@@ -374,12 +380,14 @@ def _run_planted(context: ProbeContext, data: CaseData, values: tuple[float, ...
     return context.problem.run(planted), oracle
 
 
-def _unreached(context: ProbeContext, name: str) -> list[Tensor]:
+def _unreached(context: ProbeContext, name: str, *, only_incoming: bool = False) -> list[Tensor]:
     """Which elements of a result do not depend on the numbers at the planted places, by the oracle for finite ones.
 
     An element may keep its value although it depends on a planted NaN: the gradient of a bound is zero beside a NaN as
     it was beside the number before, and another right formula gives the whole incoming gradient. Of equal numbers one
     may get the whole gradient, so there is an answer for each order that the last bit can bring them into.
+
+    only_incoming: of the planted places, those in the incoming gradients.
     """
     unreached = []
     for data in (context.data, *moved_inputs(context.problem, context.data)):
@@ -389,6 +397,8 @@ def _unreached(context: ProbeContext, name: str) -> list[Tensor]:
             planted = data.map(lambda tensor: tensor.detach().clone())
             with torch.no_grad():
                 _plant(planted, values, context.seed)
+            if only_incoming:
+                planted = CaseData(data.inputs, planted.incoming)
             same &= context.problem.oracle(planted)[name] == before
         unreached.append(same)
     return unreached
