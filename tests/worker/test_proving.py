@@ -18,7 +18,7 @@ from warpwatch.cli.app import app
 from warpwatch.settings import Settings
 from warpwatch.worker import proving
 from warpwatch.worker.host import Host
-from warpwatch.worker.proving import KINDS, Proof, busy_processes, prove, read_expectations, sources
+from warpwatch.worker.proving import KINDS, LONG_KINDS, Proof, busy_processes, prove, read_expectations, sources
 from warpwatch.worker.tools import Tools
 
 pytestmark = pytest.mark.timeout(900)
@@ -110,6 +110,22 @@ def test_expectations_are_read_without_running_the_files() -> None:
         assert all(set(expected.sanitize) <= set(expected.caught_by) for expected in expectations)
 
 
+def test_a_hundred_caches_are_planted_and_no_fault_among_honest_code() -> None:
+    (caches,), (honest,) = sources("caches"), sources("honest")
+    planted = [expectations.caught_by for expectations in read_expectations(caches.folder)]
+    assert sum(map(len, planted)) >= 100
+    assert {str(expected) for caught_by in planted for expected in caught_by.values()} == {"cached_result"}
+    assert len(read_expectations(honest.folder)) >= 7
+    assert all(not expectations.caught_by for expectations in read_expectations(honest.folder))
+    assert set(LONG_KINDS) == {"caches", "honest"}
+
+
+def test_honest_code_that_looks_like_cheats_passes(tools: Tools) -> None:
+    proof = prove("honest", tools, Diary(), seeds=1, operators=["losing", "signs"])
+    assert proof.false_alarms == []
+    assert proof.clean_runs >= 30
+
+
 def test_the_command_prints_a_table_and_says_by_its_exit_code_whether_all_were_caught(tools: Tools) -> None:
     values = os.environ | {"WARPWATCH_HOME": str(tools.host.home), "COLUMNS": "250"}
     command = [
@@ -135,7 +151,7 @@ def test_the_command_prints_a_table_and_says_by_its_exit_code_whether_all_were_c
 
 def test_the_command_refuses_what_it_cannot_prove_or_send(tools: Tools) -> None:
     wrong = CliRunner().invoke(app, ["prove", "angels"])
-    assert (wrong.exit_code, "choose from mutants, cheaters, all" in wrong.output) == (2, True)
+    assert (wrong.exit_code, "choose from mutants, cheaters, all, caches, honest" in wrong.output) == (2, True)
     command = ["prove", "mutants", "--device", "cpu", "--operators", "softmax", "--submit"]
     values = {"WARPWATCH_HOME": str(tools.host.home), "WARPWATCH_URL": "http://127.0.0.1:1"}
     unreachable = CliRunner().invoke(app, command, env=values)
@@ -160,8 +176,9 @@ def test_right_variants_run_as_often_as_asked_for_beside_busy_processes(tools: T
     runs = re.search(r"correct variants: (\d+) runs .* 0 false alarms", done.stdout)
     assert runs is not None
     assert 3 <= int(runs[1]) <= 6
-    both = subprocess.run([*command, "--submit"], env=values, capture_output=True, text=True)
-    assert (both.returncode, "--submit" in both.stdout) == (2, True)
+    for words in (command, [*command[:4], "caches"]):
+        both = subprocess.run([*words, "--submit"], env=values, capture_output=True, text=True)
+        assert (both.returncode, "--submit" in both.stdout) == (2, True)
 
 
 def test_busy_processes_end_with_their_block() -> None:
