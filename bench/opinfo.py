@@ -1,6 +1,6 @@
 """Checks torch's own operators, which are right, and counts those that the checker accuses: it must be none.
 
-python bench/opinfo.py [--device cuda:0] [--precisions f32,bf16] [--only NAME,…] [--honesty]
+python bench/opinfo.py [--device cuda:0] [--precisions f32,bf16] [--only NAME,…] [--honesty] [--seconds 600] [--skip 0]
 
 Operators and sample inputs come from torch's test database (OpInfo). The reference is the operator itself in float64,
 and the variants are the operator in the case's precision and, where torch has one, its second implementation in
@@ -316,17 +316,21 @@ def main() -> int:
     parser.add_argument("--precisions", default="f32,bf16", help="of f64, f32, bf16, f16; separated by commas")
     parser.add_argument("--only", default="", help="names of operators; all by default")
     parser.add_argument("--honesty", action="store_true", help="also run the checks before a bench")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="visit no more operators after so long")
+    parser.add_argument("--skip", type=int, default=0, help="operators of torch's list to begin after")
     parser.add_argument(RESUME, type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     module = importlib.import_module("torch.testing._internal.common_methods_invocations")
     seconds, only = second_implementations(module), set(filter(None, arguments.only.split(",")))
-    tally = Tally(**json.loads(arguments.resume.read_text())) if arguments.resume else Tally()
+    tally = Tally(**json.loads(arguments.resume.read_text())) if arguments.resume else Tally(visited=arguments.skip)
     tally.seconds -= time.monotonic()
     # torch's tests forbid to set the flags of cuDNN, which every check sets.
     with torch.backends.__allow_nonbracketed_mutation():
         for info in module.op_db[tally.visited :]:
+            if tally.seconds + time.monotonic() > arguments.seconds:
+                break
             if not only or info.formatted_name in only:
                 run_operator(info, seconds.get(info.formatted_name), arguments, tally)
             tally.visited += 1
