@@ -71,6 +71,7 @@ ORIGIN_NAMES = {"cli": "CLI", "api": "API", "ci": "CI", "judge": "Warpwatch", "c
 """Shown instead of the stored word; any other word is shown as it is."""
 _COMPILER_ERROR = re.compile(r"\b(fatal )?error(:| #|\s+[A-Z]+\d+:)")
 _NUMBER = r"\d[\d.,]*"
+# Times, rates and sizes in memory, percentages, factors, errors, and the words for shares and multiples.
 _MEASURED = re.compile(
     rf"{_NUMBER}\s*(?:ns|µs|us|ms|s|seconds?|minutes?|[kMG]B|%|percent|TFLOPs?|GFLOPs?|times)(?![\w/])"
     rf"|{_NUMBER}\s*[%×](?!\s*\d)|{_NUMBER}\s*x\b(?!\s*\d)|\d[\d.]*e[-−]?\d"

@@ -4,7 +4,7 @@ sizes, over devices, and its machine code."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -12,10 +12,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from warpwatch.contract.measurement import METRICS
+from warpwatch.contract.words import StatementDirection, StatementKind
 from warpwatch.db.reads.builds import CodeHistory, read_code_history
 from warpwatch.db.reads.code import CaseRow, list_cases, read_operator_entry
 from warpwatch.db.reads.devices import list_devices, list_environments
-from warpwatch.db.reads.operator_cases import count_changes, list_case_changes, list_case_series
+from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries, count_changes, list_case_changes, list_case_series
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.standing import list_verdict_marks
 from warpwatch.db.trends import list_release_times, read_trends
@@ -29,7 +30,7 @@ from warpwatch.server.figures.size_axis import SizeGroup, SizeQuantity, fastest_
 from warpwatch.server.figures.small_multiples import case_statement
 from warpwatch.server.figures.speedups import baseline_of, case_speedups, standings, variant_speedups
 from warpwatch.server.http.problems import not_found
-from warpwatch.server.verdicts.statements import Statement, state_change, worst_statement
+from warpwatch.server.verdicts.statements import Statement, worst_statement
 from warpwatch.server.web.choices import Text, choose_bench
 from warpwatch.server.web.history import View, commits_tab
 from warpwatch.server.web.operator_frame import Frame, KernelTab, OperatorFrame, frame_values, read_frame
@@ -219,7 +220,7 @@ def now_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, A
         "names": sorted(operator.variants, key=variant_order),
         "baseline": baseline_of(variants) if variants else "v1",
         "shown": shown,
-        "open_changes": worst_open(cells),
+        "open_changes": worst_open(frame),
         "rows": [(cases[case], heat_row([row[place] for place in order])) for case, row in grid],
         "speedups": {speedup.variant: speedup for speedup in variant_speedups(cells)},
         "speedups_json": query(f"/api/v1/operators/{operator.name}/speedups", **filters, suite=suite),
@@ -238,20 +239,20 @@ def swatches(frame: OperatorFrame, names: Sequence[str]) -> list[tuple[str, str,
     return [(name, mark_svg(frame.styles[name], 6, 6), frame.styles[name].is_lit) for name in names]
 
 
-def worst_open(cells: list[OverviewCell]) -> list[tuple[OverviewCell, Statement]]:
-    """The cell of each open regression that shows it most, with what is said of it there."""
-    worst: dict[int, OverviewCell] = {}
-    for cell in cells:
-        known = worst.get(cell.regression_id or 0)
-        if cell.regression_id and (known is None or (cell.regression_ratio or 0) > (known.regression_ratio or 0)):
-            worst[cell.regression_id] = cell
-    return [(cell, _state(cell)) for cell in worst.values()]
-
-
-def _state(cell: OverviewCell) -> Statement:
-    direction, phase = cell.regression_direction or "", cell.regression_phase or ""
-    about = state_change(cell.regression_id or 0, direction, phase, cell.regression_ratio)
-    return replace(about, series_id=cell.series_id)
+def worst_open(frame: OperatorFrame) -> list[tuple[CaseSeries, Statement]]:
+    """The series of each open regression that shows it most, with what is said of it there."""
+    series = {row.series_id: row for row in frame.series}
+    worst: dict[int, CaseChange] = {}
+    for item in frame.changes:
+        known = worst.get(item.regression_id)
+        if item.series_id in series and (known is None or (item.ratio or 0) > (known.ratio or 0)):
+            worst[item.regression_id] = item
+    about = [(series[item.series_id], case_statement(item)) for item in worst.values()]
+    return [
+        (row, statement)
+        for row, statement in about
+        if statement.kind == StatementKind.CONFIRMED and statement.direction != StatementDirection.FASTER
+    ]
 
 
 def heat_row(row: Sequence[OverviewCell | None]) -> list[HeatCell | None]:

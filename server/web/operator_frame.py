@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import Depends
 
 from warpwatch.db.reads.code import OperatorRow, find_operator, list_suites
-from warpwatch.db.reads.operator_cases import CaseSeries, list_case_changes, list_case_series, list_shas
+from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries, list_case_changes, list_case_series, list_shas
 from warpwatch.db.trends import list_recent_points
 from warpwatch.db.watches import list_watches
 from warpwatch.server.figures.formats import short, variant_order
@@ -71,6 +71,7 @@ class OperatorFrame:
     choice: FrameChoice
     bench: Bench | None
     series: list[CaseSeries]
+    changes: list[CaseChange]
     choices: list[CaseChoice]
     shas: list[str]
     ranked: list[str]
@@ -118,7 +119,7 @@ def read_frame(page: Scope, name: str, choice: FrameChoice) -> OperatorFrame:
         raise not_found("operator", name, "open one from the list of kernels")
     bench = choose_bench(page.session, page.repository, choice.device, choice.metric, name)
     if bench is None:
-        return OperatorFrame(operator, choice, None, [], [], [], [], variant_styles(operator.variants))
+        return OperatorFrame(operator, choice, None, [], [], [], [], [], variant_styles(operator.variants))
     series = list_case_series(
         page.session, page.repository.id, bench.device.id, bench.metric, page.line, operator.id, choice.protocol
     )
@@ -134,6 +135,7 @@ def read_frame(page: Scope, name: str, choice: FrameChoice) -> OperatorFrame:
         choice,
         bench,
         series,
+        changes,
         case_choices(series, shown, points, changes),
         [short(shas[id_]) for id_ in places],
         ranked,

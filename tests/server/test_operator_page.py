@@ -80,6 +80,14 @@ def test_the_page_of_an_operator_names_its_open_regressions(lab: Lab, client: Te
     page = client.get("/kernels/square").text
     (chips,) = re.findall(r'aria-label="Open regressions">.*?</ul>', page, re.DOTALL)
     assert chips.count(f'data-regression="{number}"') == 1
+    with lab.database.session() as s:
+        s.execute(
+            text("UPDATE regression_series SET fixed_by_commit_id = :fix WHERE series_id = :series"),
+            {"fix": lab.commits[lab.shas[1]], "series": series_of(lab)[0]},
+        )
+    (chips,) = re.findall(r'aria-label="Open regressions">.*?</ul>', client.get("/kernels/square").text, re.DOTALL)
+    assert LARGE[1] in re.sub(r"<[^>]+>", "", chips), "the case that still shows it"
+    assert CASES[0] not in re.sub(r"<[^>]+>", "", chips)
     client.post(
         f"/api/v1/regressions/{number}/triage", json={"author": "ann", "state": "accepted", "note": "as intended"}
     )
