@@ -227,12 +227,15 @@ def list_facts(
     statuses = {(row[0], row[1]): row[2] for row in session.execute(text(_STATUSES), places)}
     left_out = {(row[0], row[1]) for row in session.execute(text(_LEFT_OUT), places)}
     changes = _read_changes(session, ids, asked, pairs, line)
+    by_place: dict[tuple[int, tuple[int, int | None]], list[PointReading]] = defaultdict(list)
+    for reading in (reading for readings in newest.values() for reading in readings):
+        by_place[reading.series_id, reading.place].append(reading)
     facts = []
     for commit, row in product(asked, series):
         key = row.id, commit.id
         at, before = pairs.get(key, (None, None))
         is_same_code = code.is_same(row, at, before) if at else True if key in left_out else None
-        readings = [reading for reading in newest[row.id] if at and reading.place == at.place]
+        readings = by_place.get((row.id, at.place), []) if at else []
         names = row.id, commit.sha, row.operator, row.variant, row.case, row.device_kind
         since = before.ordinal if before and held is None else commit.ordinal - 1
         own = [item for item in changes.get(row.id, []) if _belongs(item, commit, since, against)]

@@ -9,7 +9,8 @@ from warpwatch.db.reads.commit_cells import CommitCell
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, read_line_of
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.statements import list_facts
-from warpwatch.server.verdicts.statements import Statement, state_series
+from warpwatch.server.verdicts.noise import Noise
+from warpwatch.server.verdicts.statements import Place, Statement, state_series
 
 Key = tuple[int, str]
 """A series and the full id of a commit."""
@@ -23,7 +24,8 @@ def read_statements(
     against: the commit that they are held against, instead of the one that the series was measured at before.
     """
     facts = list_facts(session, series_ids, shas, line, against)
-    return {(item.series_id, item.sha): state_series(item) for item in facts}
+    learned: dict[Place, Noise] = {}
+    return {(item.series_id, item.sha): state_series(item, learned) for item in facts}
 
 
 def state_cells(session: Session, commit: CommitRow, cells: Iterable[CommitCell]) -> dict[int, Statement]:

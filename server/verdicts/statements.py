@@ -25,6 +25,10 @@ from warpwatch.db.regressions import RegressionRow, RegressionSeriesRow
 from warpwatch.server.verdicts.noise import Noise, Reading, detectable, learn
 from warpwatch.server.verdicts.trials import severity
 
+Place = tuple[int, int, int | None]
+"""A series, an environment and a card."""
+MANY_READINGS = 24
+"""Readings from which on a series' noise is learned once for all of its commits."""
 ENDED = (ChangePhase.FIXED, ChangePhase.REVERTED, ChangePhase.ACCEPTED, ChangePhase.INVALID)
 """Phases in which a change is over, or somebody said that it may be."""
 
@@ -61,15 +65,16 @@ class Statement:
 NO_DATA = Statement(StatementKind.NO_DATA)
 
 
-def state_series(facts: SeriesFacts) -> Statement:
-    """The statement about a series at a commit.
+def state_series(facts: SeriesFacts, learned: dict[Place, Noise] | None = None) -> Statement:
+    """The statement about a series at a commit. learned: noise of long series, which statements about several commits
+    share.
 
     What broke comes before what fails, which comes before what became slower or faster: a time of a wrong result says
     nothing. What a trial decided comes before what history shows.
     """
     at, before = facts.reading, facts.before
     ratio = at.median_ns / before.median_ns if at and before else None
-    noise = _noise(facts)
+    noise = _noise(facts, {} if learned is None else learned)
     least = detectable(noise, facts.device_kind, before.median_ns if before else None) if noise else None
     plain = Statement(
         StatementKind.NO_DATA,
@@ -257,13 +262,19 @@ def _rank(change: SeriesChangeFact) -> tuple[bool, bool, bool, float, int]:
     return change.is_end, not is_broken, not is_slower, -severity(change.ratio or 1.0), change.regression_id
 
 
-def _noise(facts: SeriesFacts) -> Noise | None:
+def _noise(facts: SeriesFacts, learned: dict[Place, Noise]) -> Noise | None:
     """The noise of the series in the environment of its reading, by what is known without that commit; None without a
-    reading."""
+    reading. Of many readings those of one commit teach next to nothing, and all of them are learned from once."""
     at = facts.reading
     if at is None:
         return None
-    return learn([_noted(row) for row in facts.readings if row.commit_id != at.commit_id], facts.device_kind)
+    if len(facts.readings) < MANY_READINGS:
+        others = [_noted(row) for row in facts.readings if row.commit_id != at.commit_id]
+        return learn(others, facts.device_kind)
+    place = (facts.series_id, *at.place)
+    if place not in learned:
+        learned[place] = learn([_noted(row) for row in facts.readings], facts.device_kind)
+    return learned[place]
 
 
 def _noted(row: PointReading) -> Reading:
