@@ -151,7 +151,8 @@ def _check_reports(story: Story) -> None:
             of_change = re.search(r"/regressions/(\d+)$", row["url"])
             if of_change:
                 regression = story.json(f"/regressions/{of_change[1]}")["regression"]
-                assert row["kind"] == regression["direction"]
+                is_suspected = regression["verdict"] == "suspected"
+                assert row["kind"] == ("suspected" if is_suspected else regression["direction"])
                 assert (row["base_sha"], row["head_sha"]) == (regression["base_sha"], regression["head_sha"])
                 assert bool(row["message"]) == (regression["culprit_sha"] is not None), "nobody is named before"
             if row["kind"] == "wrong":
