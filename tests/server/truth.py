@@ -16,7 +16,16 @@ _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "me
 _EXPLAINING = {"option", "label", "dt", "title", "head", "pre", "code", "script", "select", "summary"}
 """Elements whose words name a column, a choice, a tooltip or a command, and claim nothing of a series."""
 _EXPLAINING_CLASSES = {"note", "lead", "sub-note", "legend", "diff", "command", "message", "chart"}
-_STATES = {"data-status", "data-state", "data-check", "data-legend", "data-trade", "data-answer", "data-counts"}
+_STATES = {
+    "data-status",
+    "data-state",
+    "data-check",
+    "data-legend",
+    "data-trade",
+    "data-answer",
+    "data-counts",
+    "data-outcome",
+}
 """Attributes of elements that say what a check, a job or a legend says; they are no statements about time."""
 _STATE_WORDS = {"queued", "running", "done", "failed", "cancelled", "success", "failure", "error", "pending", "lost"}
 _CHROME = {"notice", "diff", "waterfall", "check-bar", "segments", "dot", "menu", "lane"}
