@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.harness.child import Harness
+from tests.harness.conftest import SOURCE
 from warpwatch.contract.messages import BenchReply, CheckReply
 from warpwatch.contract.words import Fault, Status
 from warpwatch.operator import Case, Cost, Operator, Variant, case
@@ -133,7 +134,9 @@ def test_no_variant_is_blamed_for_the_reference(harness: Harness) -> None:
     names = {"operator": "unjudged", "case": "n=10,f32,bwd"}
     benched = harness.ask(BenchReply, "bench", variant="right", budget_ns=1_000_000, **names)
     assert (benched.status, benched.fault, benched.measurements) == (Status.BUILD_FAILED, Fault.BAD_DEFINITION, [])
-    assert benched.message.startswith("kernels/unjudged.py, line 10: the reference of unjudged gives NaN")
+    lines = (SOURCE / "kernels" / "unjudged.py").read_text().splitlines()
+    line = 1 + next(number for number, text in enumerate(lines) if "kept * x / kept" in text)
+    assert benched.message.startswith(f"kernels/unjudged.py, line {line}: the reference of unjudged gives NaN")
     checked = harness.ask(CheckReply, "check", variant="right_as_well", **names)
     assert (checked.status, checked.fault) == (Status.SKIPPED, None)
     assert "as right n=10,f32,bwd says" in checked.message
