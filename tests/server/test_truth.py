@@ -142,6 +142,8 @@ class World:
     by_regression: dict[int, set[tuple[str, str | None]]] = field(default_factory=lambda: defaultdict(set))
     numbers: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The changes that may be written of a regression."""
+    fixes: dict[int, str] = field(default_factory=dict)
+    """The commits that ended changes."""
     answers: dict[str, Any] = field(default_factory=dict)
     """Answers of the API, whose statements must not change."""
 
@@ -169,7 +171,7 @@ def read_world(story: Story) -> World:
             world.by_regression[row["id"]].add(view(whole))
             world.numbers[row["id"]].add(formats.change(whole.ratio))
             if row["fixed_by_sha"] is not None:
-                world.by_regression[row["id"]].add(("confirmed", "fixed"))
+                world.fixes[row["id"]] = row["fixed_by_sha"]
             for member in detail.series:
                 statement = rules.state_member(member)
                 world.by_regression[row["id"]].add(view(statement))
@@ -274,6 +276,9 @@ def contradiction(claim: Claim, world: World) -> str | None:
     if claim.word is not None and said != ("confirmed", claim.word):
         return "has a word that its statement does not have"
     if claim.regression is not None:
+        if said == ("confirmed", "fixed"):
+            is_there = claim.is_fix or claim.commit == world.fixes.get(claim.regression)
+            return None if is_there and claim.regression in world.fixes else "it was not fixed there"
         if claim.direction is None and claim.kind in kinds:
             return None
         if said not in world.by_regression[claim.regression]:

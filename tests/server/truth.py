@@ -64,6 +64,8 @@ class Claim:
     regression: int | None
     classes: frozenset[str]
     text: str
+    is_fix: bool = False
+    """Whether the element is about the commit that ended the change."""
 
     @property
     def word(self) -> str | None:
@@ -154,4 +156,5 @@ def _claim(page: str, element: Element) -> Claim:
         int(regression) if regression else None,
         frozenset(element.classes & SIGNALS),
         text,
+        data.get("role") == "fix",
     )
