@@ -47,6 +47,11 @@ def parse_source(text: str) -> DefinitionsSource:
     return DefinitionsSource(text) if not place or is_host or not ref else DefinitionsSource(place, ref)
 
 
+def is_local_path(place: str) -> bool:
+    """Whether a place is a path of this machine: no URL, and no host with a path, such as git@host:owner/name."""
+    return "://" not in place and ":" not in place.partition("/")[0]
+
+
 def mirror_of(mirror: Path, definitions: DefinitionsVersion) -> Path:
     """The mirror of definitions, which lies beside that of the measured repository."""
     return git.mirror_path(definitions.url, mirror.parent.parent)
@@ -63,6 +68,10 @@ def newest_version(
     Raises GitError where they cannot be fetched, DefinitionsError and ProjectError where they cannot be used.
     """
     folder = Path(source.url)
+    if is_local_path(source.url) and not folder.exists():
+        raise DefinitionsError(
+            f"the folder {source.url} does not exist; definitions are a folder, or the path or URL of a git repository"
+        )
     if folder.is_dir() and not _is_repository(folder):
         mirror = git.mirror_path(source.url, home)
         if source.ref is None:

@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.builders import run_git
 from tests.worker import defined
 from tests.worker.conftest import Repository, identify
 from warpwatch.bundle import BundleReader
-from warpwatch.cli.run import find_commits
+from warpwatch.cli.run import describe_uncommitted, find_commits
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
+from warpwatch.definitions import DefinitionsError, newest_version, parse_source
 from warpwatch.settings import Settings
 
 
@@ -49,3 +53,51 @@ def test_a_replay_command_names_the_version() -> None:
     version = DefinitionsVersion("https://example.org/definitions.git", "f" * 40)
     words = JobSpec().to_command("check", "a" * 40, "twice", "cpu", definitions=version)
     assert words[words.index("--definitions") + 1] == f"https://example.org/definitions.git@{'f' * 40}"
+
+
+def test_run_names_changed_files_that_it_does_not_measure(repository: Repository, tmp_path: Path) -> None:
+    first = repository.commit("first", {"kernels/a.py": "x = 1\n", ".gitignore": "*.log\n"})
+    head = repository.commit("second", {"kernels/b.py": "x = 1\n"})
+    root, output = Path(repository.url), Path(repository.url) / "out.zip"
+    output.write_bytes(b"a results file")
+    for name in ("earlier.wwb", "ignored.log"):
+        (root / name).touch()
+    assert describe_uncommitted(repository.url, [head], output) == ""
+    (root / "kernels" / "a.py").write_text("x = 2\n")
+    sentence = describe_uncommitted(repository.url, [first, head], output)
+    assert f"{head[:9]} is measured without 1 changed file of the working tree: kernels/a.py;" in sentence
+    assert "warpwatch try" in sentence
+    assert describe_uncommitted(repository.url, [first], output) == "", "nobody expects the tree in an old commit"
+    for number in range(7):
+        (root / f"new{number}.py").touch()
+    sentence = describe_uncommitted(repository.url, [head], output)
+    assert "without 8 changed files of the working tree: kernels/a.py, new0.py" in sentence
+    assert sentence.partition(";")[0].endswith("and 3 more")
+    assert describe_uncommitted("https://example.org/a.git", [head], output) == ""
+
+
+def test_run_prints_what_is_not_measured_before_and_after_the_results(repository: Repository, tmp_path: Path) -> None:
+    for name, text in (defined.package() | defined.definitions()).items():
+        (Path(repository.url) / name).parent.mkdir(parents=True, exist_ok=True)
+        (Path(repository.url) / name).write_text(text)
+    run_git(Path(repository.url), "add", "--all")
+    run_git(Path(repository.url), "commit", "--quiet", "--message", "Define it")
+    (Path(repository.url) / "new.py").touch()
+    words = ["run", "--repository", repository.url, "--commits", "HEAD", "--kinds", "check", "--device", "cpu"]
+    done = subprocess.run(
+        [sys.executable, "-m", "warpwatch", *words, "--output", str(tmp_path / "a.wwb")],
+        env=os.environ | {"WARPWATCH_HOME": str(tmp_path / "home"), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+    lines = [line for line in done.stdout.splitlines() if line]
+    head = run_git(Path(repository.url), "rev-parse", "HEAD").strip()
+    assert f"({head[:9]} Define it)" in lines[0]
+    assert "without 1 changed file of the working tree: new.py" in lines[1]
+    assert lines[-1] == lines[1]
+
+
+@pytest.mark.parametrize("text", ["/nowhere/at/all", "nowhere-at-all", "/nowhere/at/all@main"])
+def test_a_folder_of_definitions_that_does_not_exist_is_named(text: str, tmp_path: Path) -> None:
+    with pytest.raises(DefinitionsError, match=r"^the folder \S*nowhere\S* does not exist"):
+        newest_version(parse_source(text), tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import tempfile
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 KINDS = ("check", "bench", "profile")
 """Kinds of jobs that run where --kinds is not given; compare needs --base."""
+FILES_SHOWN = 5
+"""Changed files that a note on the working tree names."""
 console = Console()
 
 
@@ -149,9 +152,15 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
     # Whoever types this command chose the commits, whether a branch holds them or not.
     tools = Tools(Host(replace(settings, fork_isolation="none"), device))
     tally = Tally()
+    subject = f" ({shas[0][:9]} {infos[0].subject})" if len(shas) == 1 else ""
     console.print(
-        f"measuring {len(shas)} commit{'s' * (len(shas) != 1)} of {name} on {device}", markup=False, highlight=False
+        f"measuring {len(shas)} commit{'s' * (len(shas) != 1)} of {name} on {device}{subject}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
     )
+    unmeasured = describe_uncommitted(repository, shas, output)
+    _show_uncommitted(unmeasured)
     try:
         with (
             BundleWriter(output, name, _address(url), infos, __version__) as bundle,
@@ -166,7 +175,10 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
             _measure(request, jobs, tools, bundle, progress, tally)
     finally:
         tools.close()
-    return _summarise(tally, output)
+    status = _summarise(tally, output)
+    # The table may be long, so that the first note has left the screen.
+    _show_uncommitted(unmeasured)
+    return status
 
 
 def _start_template(tools: Tools, mirror: Path, sources: Sources, sha: str, progress: TerminalReporter) -> None:
@@ -193,6 +205,39 @@ def find_commits(settings: Settings, repository: str, commits: str) -> tuple[str
         root, url = git.update_mirror(repository, settings.home), repository
     shas = [sha for text in commits.split(",") for sha in git.resolve_range(root, text.strip())]
     return url, list(dict.fromkeys(shas))
+
+
+def describe_uncommitted(repository: str, shas: list[str], output: Path) -> str:
+    """A sentence on the files of a checkout that differ from HEAD, where HEAD is measured; "" where none does.
+
+    Results files are no such files: this command itself leaves them in the checkout.
+    """
+    folder = Path(repository)
+    if not folder.is_dir() or git.git("rev-parse", "--is-bare-repository", cwd=folder).strip() == "true":
+        return ""
+    head = git.resolve(folder, "HEAD")
+    if head not in shas:
+        return ""
+    root = Path(git.git("rev-parse", "--show-toplevel", cwd=folder).strip())
+    # Without renames, each entry is two letters, a blank and one path.
+    words = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=dirty")
+    entries = git.git(*words, cwd=root, environment=git.checkout_settings(root)).split("\0")
+    names = [entry[3:] for entry in entries if entry]
+    files = [name for name in names if not name.endswith(".wwb") and (root / name).resolve() != output.resolve()]
+    if not files:
+        return ""
+    shown = ", ".join(json.dumps(name, ensure_ascii=False)[1:-1] for name in files[:FILES_SHOWN])
+    rest = f" and {len(files) - FILES_SHOWN} more" if len(files) > FILES_SHOWN else ""
+    counted = f"{len(files)} changed file{'s' * (len(files) != 1)}"
+    return (
+        f"commit {head[:9]} is measured without {counted} of the working tree: {shown}{rest}; "
+        "commit them, or use `warpwatch try`"
+    )
+
+
+def _show_uncommitted(sentence: str) -> None:
+    if sentence:
+        console.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _address(url: str) -> str:
