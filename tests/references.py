@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -14,7 +16,7 @@ NOTE = "<!-- Written by `make references`; change the code, not this file. -->\n
 
 def references() -> dict[str, str]:
     """The text of every file of docs/reference, by its path there."""
-    return {"settings.md": settings()} | command_line() | rest()
+    return {"settings.md": settings(), "operators.md": operators()} | command_line() | rest()
 
 
 def command_line() -> dict[str, str]:
@@ -73,6 +75,97 @@ def settings() -> str:
     rows = [f"| `{row.name}` | {row.default} | {row.meaning} |" for row in VARIABLES]
     head = ["# Settings", "", NOTE, "Environment variables. An empty one counts as unset.", ""]
     return "\n".join([*head, "| variable | default | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
+def operators() -> str:
+    """The names that operator files import from `warpwatch`, and the keys of warpwatch.toml."""
+    from warpwatch import operator, project
+    from warpwatch.contract.case import DIRECTIONS, PRECISIONS, Case
+
+    parts = [f"# Operator files and warpwatch.toml\n\n{NOTE}"]
+    parts.append(
+        "An operator file imports these names from `warpwatch`.\n"
+        "[adding-a-kernel.md](../adding-a-kernel.md) writes one step by step.\n"
+    )
+    parts += ["## Functions\n", "| function | meaning |", "|---|---|"]
+    for function in (operator.case, operator.both_directions, operator.gap):
+        parts.append(f"| `{function.__name__}{_signature(function)}` | {_cell(inspect.getdoc(function) or '')} |")
+    parts.append(f"\nPrecisions: {', '.join(f'`{name}`' for name in PRECISIONS)}.")
+    parts.append(f"Directions: {', '.join(f'`{name}`' for name in DIRECTIONS)}.\n")
+    parts += [
+        "## The arguments of `inputs(case, make)`\n",
+        "`make` makes the tensors of one case: seeded, on the device under test.\n",
+        "| expression | meaning |",
+        "|---|---|",
+    ]
+    for method in (operator.Maker.normal, operator.Maker.integers):
+        parts.append(f"| `make.{method.__name__}{_signature(method)}` | {_cell(inspect.getdoc(method) or '')} |")
+    parts.append(f"| `case[name]` | {_cell(inspect.getdoc(Case.__getitem__) or '')} |")
+    parts.append("| `case.precision`, `case.direction`, `case.layout` | As the case declares them. |")
+    parts.append("| `case.element_bytes` | Bytes of an element in the case's precision. |")
+    parts.append(f"\n## `Cost(flops, bytes)`\n\n{' '.join((inspect.getdoc(operator.Cost) or '').split())}\n")
+    parts += _class_table(operator.Operator, "`@operator.variant(name, idea=…, …)` takes the fields of Variant.")
+    parts += _class_table(operator.Variant)
+    parts += ["## warpwatch.toml\n", "| key | meaning |", "|---|---|"]
+    fields = _labelled(project.Project)
+    renamed = {"image": "container.image"}
+    for name in ("contract", "operators", "native", "interpreter", "image"):
+        parts.append(f"| `{renamed.get(name, name)}` | {_cell(fields[name])} |")
+    measured = _labelled(project.MeasuredCode)
+    for name in (field.name for field in dataclasses.fields(project.MeasuredCode)):
+        meaning = measured[name].replace("EVERY", f'`"{project.EVERY}"`')
+        parts.append(f"| `measured.{'operators' if name == 'by_operator' else name}` | {_cell(meaning)} |")
+    parts.append("\n`[[program]]` is described in [foreign-programs.md](../foreign-programs.md).")
+    return "\n".join(parts) + "\n"
+
+
+def _signature(function: Any) -> str:
+    """Parameters with their defaults, without types."""
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name != "self"
+    ]
+    return str(inspect.Signature(parameters))
+
+
+def _class_table(kind: Any, introduction: str = "") -> list[str]:
+    """The fields of a class of operator.py, with the meanings that its docstring gives behind an arrow."""
+    text = inspect.getdoc(kind) or ""
+    meanings = {
+        match[1]: (f"{match[1]}{match[2] or ''}", match[3][0].upper() + match[3][1:])
+        for match in re.finditer(r"^(\w+)(\([^)]*\))? -> ((?:.|\n(?=    ))+)", text, re.MULTILINE)
+    }
+    rows = []
+    for field in dataclasses.fields(kind):
+        called, meaning = meanings[field.name]
+        default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
+        if (
+            callable(field.default)
+            or field.default in ("", (), None)
+            or field.default_factory is not dataclasses.MISSING
+        ):
+            default = ""
+        rows.append(f"| `{called}` | {default} | {_cell(meaning)} |")
+    return [
+        f"## {kind.__name__}\n",
+        *([f"{introduction}\n"] if introduction else []),
+        "| field | default | meaning |",
+        "|---|---|---|",
+        *rows,
+        "",
+    ]
+
+
+def _labelled(kind: Any) -> dict[str, str]:
+    """The meanings that the docstring of a class gives as `name: meaning.`"""
+    names = "|".join(field.name for field in dataclasses.fields(kind))
+    text = " ".join((inspect.getdoc(kind) or "").split())
+    parts = re.split(rf"(?:^|(?<=[.] ))({names}): ", text)
+    return {
+        name: f"{meaning[0].upper()}{meaning[1:]}".strip()
+        for name, meaning in zip(parts[1::2], parts[2::2], strict=True)
+    }
 
 
 def rest() -> dict[str, str]:

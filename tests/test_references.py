@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 import typer.main
 
 from tests.references import FOLDER, references
+from warpwatch import operator
 from warpwatch.cli.app import app
+from warpwatch.project import KNOWN_KEYS, MEASURED_KEYS
+from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.settings import VARIABLES
 
 ROOT = Path(__file__).parent.parent
@@ -50,3 +54,25 @@ def test_the_page_on_operations_names_commands_that_exist() -> None:
     named = set(re.findall(r"(?:`|bin/|^)warpwatch (\w[\w-]*)", text, re.MULTILINE))
     assert {"up", "serve", "worker", "migrate", "retry", "cancel"} <= named <= set(command.commands)
     assert set(re.findall(r"\bWARPWATCH_[A-Z_]+\b", text)) <= {row.name for row in VARIABLES}
+
+
+def test_the_page_on_operators_holds_the_whole_interface(texts: dict[str, str]) -> None:
+    text = texts["operators.md"]
+    fields = [field.name for kind in (operator.Operator, operator.Variant) for field in dataclasses.fields(kind)]
+    assert {name for name in fields if not re.search(rf"\| `{name}\b", text)} == set()
+    assert "make.integers(low, high, *shape)" in text
+    assert "make.normal(*shape, scale=1.0)" in text
+    assert {"by_torch", "no_special_values", "timeout_factor"} <= set(fields)
+    keys = {*KNOWN_KEYS - {"container", "program", "measured"}, *(f"measured.{key}" for key in MEASURED_KEYS)}
+    assert {key for key in keys if f"| `{key}` |" not in text} == set()
+
+
+def test_the_document_tells_whether_unchanged_operators_are_measured() -> None:
+    """The default that any-repository.md states is that of the command and of the REST API."""
+    text = (ROOT / "docs" / "any-repository.md").read_text()
+    is_default = SubmissionRequest.model_fields["skip_unchanged"].default
+    assert ("By default every commit measures every operator, changed or not." in text) == (not is_default)
+    command: Any = typer.main.get_command(app)
+    options = [option for parameter in command.commands["submit"].params for option in parameter.opts]
+    assert "--skip-unchanged" in options
+    assert "`--skip-unchanged`" in text

@@ -74,14 +74,22 @@ class Cost:
 class Maker(Protocol):
     """Makes the tensors of one case: seeded, on the device under test, in the dtype of the case's precision."""
 
-    def normal(self, *shape: int, scale: float = 1.0) -> Tensor: ...
-    def integers(self, low: int, high: int, *shape: int) -> Tensor: ...
+    def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """Normal numbers with standard deviation `scale`, in the case's dtype. ValueError in an i32 case."""
+        ...
+
+    def integers(self, low: int, high: int, *shape: int) -> Tensor:
+        """Integers in [low, high): int32 in i32 cases, elsewhere int64, which torch accepts as indices."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One implementation of an operator.
 
+    name -> unique within the operator; by convention v1, v2 … or the name of the package that it calls.
+    function(**inputs) -> the same results as the reference's, in the same order.
+    devices -> kinds of devices that it can run on.
     idea -> one line on how it computes.
     outcome -> one line of words on why the idea won or lost: against which variant, at which hardware limit. It holds
         no measured figures: the operator's page shows those from stored results beside it.
@@ -118,6 +126,10 @@ class Variant:
 class Operator:
     """A mathematical function: its inputs, its reference, its cost, its cases and its variants.
 
+    name -> the name of the operator's file.
+    summary -> one line for the operator's page.
+    gradients -> names of the inputs that backward cases differentiate; a missing gradient is wrong.
+    variants -> filled by the decorator `variant`.
     inputs(case, make) -> dict of keyword arguments for `reference` and every variant. Floating-point tensors
         named in `gradients` are differentiated in backward cases.
     reference(**inputs) -> Tensor or tuple of Tensors. The harness calls it with float64 copies of the inputs

@@ -65,7 +65,7 @@ class MeasuredCode:
     path: the folder that holds the packages. packages: the modules at its top that operator files may import; all other
     modules come from the definitions or the interpreter. sources: globs of the files whose change may change a result;
     by default the packages. by_operator: the same for single operators, and for all others under EVERY. build: the
-    shell command that builds a commit, None where the commit needs no build. inputs: globs of the files that the build
+    shell command that builds a commit; without it nothing is built. inputs: globs of the files that the build
     reads; by default every file.
     """
 
@@ -97,8 +97,8 @@ class Project:
     contract: version of the SDK contract that its operator files are written for.
     operators: folder of operator files, relative to the repository's root.
     native: folder with one sub-folder of native sources per operator.
-    interpreter: the Python that runs them; None means the worker's own, or `python3` of the image.
-    image: the container image in which they are built and run; None means the worker's own files.
+    interpreter: the Python that runs them; by default the worker's own, or `python3` of the image.
+    image: the container image in which they are built and run; by default the worker's own files.
     measured: the packages that the operators import from the measured commit; None where they are all there is.
     """
 
