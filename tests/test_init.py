@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -79,6 +80,15 @@ torch.library.define("mine::fourth", "(Tensor(a!) lambda) -> ()")
 @custom_op("mine::square", mutates_args=())
 def square(x: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
     return x * x * factor
+"""
+POWER = """
+import torch
+from torch.library import custom_op
+
+
+@custom_op("mine::power", mutates_args=())
+def power(x: torch.Tensor, exponent: int) -> torch.Tensor:
+    return x**exponent
 """
 TRITON = {"src/lib/__init__.py": "", "src/lib/kernels.py": KERNELS, "src/lib/launch.py": LAUNCHES}
 SETUP = """
@@ -281,10 +291,10 @@ def test_a_package_without_kernels_gets_one_operator(tmp_path: Path) -> None:
 
 def test_two_operators_of_one_name(tmp_path: Path) -> None:
     launch = "from lib.kernels import add_kernel\n\n\ndef add(x):\n    add_kernel[(1,)](x)\n"
-    files = {"lib/__init__.py": "", "lib/kernels.py": KERNELS, "lib/ops.py": launch, "lib/npu/ops.py": launch}
+    files = {"lib/__init__.py": "", "lib/kernels.py": KERNELS, "lib/ops.py": launch, "lib/gpu/ops.py": launch}
     root = plant(tmp_path / "repository", files)
     assert init(root).exit_code == 0
-    assert set(written(root)[1]) == {"add", "npu_add"}
+    assert set(written(root)[1]) == {"add", "gpu_add"}
 
 
 def test_a_folder_called_operators_is_left_alone(tmp_path: Path) -> None:
@@ -339,6 +349,130 @@ def test_hostile_files_are_passed_over(tmp_path: Path) -> None:
     assert set(operators) == {"add", "fused_mul_add", "scale"}
 
 
+VENDOR = """
+import torch, triton
+
+from lib.kernels import add_kernel
+from .shared import launch_options
+
+
+def relu(x: torch.Tensor) -> torch.Tensor:
+    add_kernel[(1,)](x, **launch_options)
+
+
+def _internal(x):
+    add_kernel[(1,)](x)
+
+
+def scaled_sum(x, y, factor):
+    add_kernel[(1,)](x, y)
+"""
+LIBRARY = {
+    "lib/__init__.py": "from .ops import relu, scaled_sum\nfrom .other import unrelated\n",
+    "lib/kernels.py": KERNELS,
+    "lib/shared.py": "launch_options = {}\n",
+    "lib/other.py": "def unrelated(x): ...\n",
+    "lib/ops.py": VENDOR,
+    "lib/backends/_ascend/ops.py": VENDOR,
+    "lib/backends/_ascend/norm.py": VENDOR,
+    "lib/test_ops.py": VENDOR.replace("relu", "tested"),
+    "tests/test_ops.py": "from lib import scaled_sum\n",
+}
+
+
+def test_public_operators_with_tests_come_first_and_other_vendors_are_left_out(tmp_path: Path) -> None:
+    root = plant(tmp_path / "repository", LIBRARY)
+    result = init(root, "--output", tmp_path / "definitions", "--limit", "2")
+    assert result.exit_code == 0, result.output
+    assert set(written(tmp_path / "definitions")[1]) == {"relu", "scaled_sum"}
+    found = [line.partition("→ operators/")[2] for line in result.output.splitlines() if "→" in line]
+    assert found == ["scaled_sum.py", "relu.py"]
+    assert "public, named in 2 files of tests, launches kernels" in result.output
+    assert "of lower rank, not written without --limit 0: internal" in result.output
+    assert "files for devices of other vendors, left out: 2 of ascend" in result.output
+    assert init(root, "--output", tmp_path / "all", "--limit", "0").exit_code == 0
+    assert set(written(tmp_path / "all")[1]) == {"relu", "scaled_sum", "internal"}
+
+
+def test_each_operator_has_the_files_that_it_names_as_sources(tmp_path: Path) -> None:
+    root = plant(tmp_path / "repository", LIBRARY)
+    assert init(root, "--output", tmp_path / "definitions").exit_code == 0
+    measured = written(tmp_path / "definitions")[0].measured
+    assert measured is not None
+    assert measured.sources_of("relu") == ("lib/ops.py", "lib/kernels.py", "lib/shared.py")
+    assert measured.sources_of("no_such") == ("lib/**", "lib.py")
+
+
+def test_one_list_names_each_gap_by_its_line(tmp_path: Path) -> None:
+    root, output = plant(tmp_path / "repository", LIBRARY), tmp_path / "definitions"
+    lines = init(root, "--output", output).output.splitlines()
+    start = lines.index("left to fill:")
+    rows = lines[start + 1 : lines.index("Then:")]
+    path = output / "operators" / "scaled_sum.py"
+    row = next(row for row in rows if str(path) in row)
+    gaps = [number for number, line in enumerate(path.read_text().splitlines(), start=1) if 'gap("' in line]
+    parts = ("inputs", "reference", "cost", "cases")
+    assert row.endswith(": " + ", ".join(f"{part} (line {n})" for part, n in zip(parts, gaps, strict=True)))
+    assert rows[-1].endswith("to compare with the documents: relu")
+    assert "gap" not in (output / "operators" / "relu.py").read_text()
+
+
+def test_modules_of_one_placeholder_are_told_apart_by_their_sources(tmp_path: Path) -> None:
+    setup = """
+import os
+from setuptools import setup
+from torch.utils.cpp_extension import CppExtension
+
+second = [os.path.join("csrc", "second", "main.cpp")]
+setup(ext_modules=[CppExtension("fast._A", ["csrc/first.cpp"]), CppExtension(name="fast._B", sources=second)])
+"""
+    text = "torch::Tensor {0}(torch::Tensor x) {{ return x; }}\n"
+    text += 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{ m.def("{0}", &{0}); }}\n'
+    sources = {"csrc/first.cpp": text.format("relu"), "csrc/second/main.cpp": text.format("blur")}
+    root = plant(tmp_path / "repository", {"setup.py": setup, "fast/__init__.py": "", **sources})
+    assert init(root).exit_code == 0
+    calls = {name: variant(tree) for name, tree in written(root)[1].items()}
+    assert calls == {"relu": "fast._A.relu(x)", "blur": "fast._B.blur(x)"}
+
+
+@pytest.mark.timeout(180)
+def test_what_is_understood_is_measured_at_once(tmp_path: Path) -> None:
+    """Functions that are made of torch alone, and functions that torch has by the same name."""
+    code = """
+import torch
+
+SCALE = 1.0
+
+
+def mish(x: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
+    \"\"\"Smooth.\"\"\"
+    y = torch.nn.functional.softplus(x * beta)
+    return x * torch.tanh(y)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return SCALE * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def sparse(X, dim=-1):
+    return mish(X) + SCALE
+
+
+def without_tensors(n): ...
+"""
+    files = {"plain/__init__.py": "from .ops import mish, rms_norm, sparse, without_tensors\n", "plain/ops.py": code}
+    root, output = plant(tmp_path / "repository", files), tmp_path / "definitions"
+    result = init(root, "--output", output)
+    assert result.exit_code == 0, result.output
+    gaps = result.output.partition("left to fill")[2].partition("Then")[0]
+    assert re.search(r"operators/sparse.py: reference \(line \d+\)\n", gaps)
+    assert gaps.count("(line") == 1
+    (output / "operators" / "sparse.py").unlink()
+    done = measure(root, output)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("pass") == 4
+
+
 def test_a_gap_names_its_file_and_line() -> None:
     with pytest.raises(NotImplementedError) as caught:
         gap("write it")
@@ -347,18 +481,17 @@ def test_a_gap_names_its_file_and_line() -> None:
 
 @pytest.mark.timeout(180)
 def test_a_first_definition_is_measured_once_its_gaps_are_filled(tmp_path: Path) -> None:
-    square = CUSTOM[: CUSTOM.index("lib = ")] + CUSTOM[CUSTOM.index("@custom_op") :]
-    package = {"mine/__init__.py": "", "mine/ops.py": square}
+    package = {"mine/__init__.py": "", "mine/ops.py": POWER}
     root, output = plant(tmp_path / "repository", package), tmp_path / "definitions"
     assert init(root, "--output", output).exit_code == 0
-    path = output / "operators" / "square.py"
+    path = output / "operators" / "power.py"
     number = next(n for n, line in enumerate(path.read_text().splitlines(), start=1) if "cases=" in line)
     unfilled = measure(root, output)
     assert unfilled.returncode == 2, unfilled.stdout
-    assert f"operators/square.py, line {number}:" in unfilled.stdout + unfilled.stderr
+    assert f"operators/power.py, line {number}:" in unfilled.stdout + unfilled.stderr
     answers = {
-        "return the arguments": '{"x": make.normal(case["n"])}',
-        "compute the same": "x * x",
+        "return the arguments": '{"x": make.normal(case["n"]), "exponent": 3}',
+        "compute the same": "x**exponent",
         "return Cost": 'Cost(flops=case["n"], bytes=8 * case["n"])',
         "declare cases": "case(n=64)",
     }

@@ -6,8 +6,8 @@ import ast
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 import typer
@@ -17,14 +17,17 @@ from warpwatch.cli.app import app
 from warpwatch.cli.init_files import (
     IGNORED,
     NATIVE,
+    TESTS,
     OperatorSketch,
     ProgramSketch,
     RepositoryFiles,
     distinct_name,
     line_of,
+    vendor_of,
 )
 from warpwatch.cli.init_native import BuildSketch, find_build, find_native_operators
-from warpwatch.cli.init_python import REGISTERS, PackageFile, find_operators, read_modules
+from warpwatch.cli.init_python import REGISTERS, PackageFile, find_functions, find_operators, read_modules
+from warpwatch.cli.init_ranking import OperatorMerits, add_sources, rank
 from warpwatch.cli.init_text import DefinitionSketch
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
 
@@ -113,6 +116,9 @@ def _target(files: RepositoryFiles, file: str) -> tuple[str, str]:
     return "", ""
 
 
+LIMIT = 12
+"""Operators that are written where --limit is not given: as many as somebody fills in at a sitting."""
+NAMES_SHOWN = 20
 _FOLDERS = "operators", "warpwatch_operators"
 """Where operator files go, and where they go if the repository has such a folder already."""
 _KINDS = "torch.library operators, functions that launch @triton.jit kernels, TORCH_LIBRARY and pybind11 modules"
@@ -124,10 +130,17 @@ class SketchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SketchResult:
-    """A definition, and what was found and is not part of it: the line in front, and why."""
+    """A definition, and what was found and is not part of it.
+
+    left_out: the operator or program, and why. merits: of each operator of the definition. lower: operators of lower
+    rank, beyond the limit. vendors: how many files are for devices of other vendors, by the word that says so.
+    """
 
     definition: DefinitionSketch
     left_out: tuple[tuple[OperatorSketch | ProgramSketch, str], ...] = ()
+    merits: tuple[OperatorMerits, ...] = ()
+    lower: tuple[OperatorSketch, ...] = ()
+    vendors: Mapping[str, int] = field(default_factory=dict)
 
 
 @app.command()
@@ -136,17 +149,21 @@ def init(
     output: Path | None = typer.Option(
         None, help="Folder for the definition beside the history, such as ../definitions; by default the checkout."
     ),
+    limit: int = typer.Option(
+        LIMIT, min=0, help="Write at most so many operators, those of the highest rank; 0 means all."
+    ),
 ) -> None:
     """Write a first warpwatch.toml and operator files for a repository. Its code is read and never run.
 
-    Nothing is overwritten. What the source does not say is a gap in the files, which fails with its file and line until
-    somebody fills it.
+    Public entry points come first, then operators that tests name, then those that launch kernels. Nothing is
+    overwritten. What the source does not say is a gap in the files, which fails with its file and line until somebody
+    fills it; the list of gaps is printed.
     """
     try:
         root = _root(folder)
         is_inside = output is None or output.resolve() == root
         place = root if output is None or is_inside else output
-        result = sketch(RepositoryFiles(root), is_inside=is_inside)
+        result = sketch(RepositoryFiles(root), is_inside=is_inside, limit=limit)
         texts = result.definition.texts()
         parse_project(texts[FILE_NAME])
         _write(place, texts)
@@ -157,9 +174,9 @@ def init(
     _advise(result.definition, root, place, is_inside=is_inside)
 
 
-def sketch(files: RepositoryFiles, *, is_inside: bool) -> SketchResult:
+def sketch(files: RepositoryFiles, *, is_inside: bool, limit: int = 0) -> SketchResult:
     """The definition of what the files hold. is_inside: whether it will lie in the repository itself; only there it can
-    have programs. Raises SketchError if there is nothing to measure."""
+    have programs. limit: of operators, 0 for all. Raises SketchError if there is nothing to measure."""
     taken: dict[str, str] = {}
     modules = read_modules(files)
     operators = find_operators(modules, taken)
@@ -173,14 +190,26 @@ def sketch(files: RepositoryFiles, *, is_inside: bool) -> SketchResult:
         left_out += [(program, "programs are run in commits that hold its warpwatch.toml") for program in programs]
     kept = tuple(programs) if is_inside else ()
     if not chosen and not kept and not operators and packages:
-        chosen = [_of_package(modules, packages[0], path)]
+        chosen = find_functions(modules, path, taken) or [_of_package(modules, packages[0], path)]
     if not chosen and not kept:
         hint = "; leave out --output to write its benchmark programs into the checkout" if programs else ""
         raise SketchError(
             f"{files.root} holds nothing to measure{hint}. Looked for: Python packages, {_KINDS}, and benchmarks of "
             f"pytest-benchmark, Google Benchmark and nvbench, in {len(files.names)} files that git knows"
         )
-    return SketchResult(_definition(files, chosen, kept, path, packages, build, is_inside), tuple(left_out))
+    ranked = rank(files, modules, chosen)
+    first = ranked[: limit or None]
+    written = [operator for operator, _ in first]
+    # A build reads the packages as well, so that each change of them may change every operator.
+    written = add_sources(written, modules) if build.command is None else written
+    vendors = Counter(filter(None, map(vendor_of, files.sources({".py", *NATIVE}, IGNORED | TESTS))))
+    return SketchResult(
+        _definition(files, written, kept, path, packages, build, is_inside),
+        tuple(left_out),
+        tuple(merits for _, merits in first),
+        tuple(operator for operator, _ in ranked[len(first) :]),
+        vendors,
+    )
 
 
 def _definition(
@@ -297,23 +326,35 @@ def _report(result: SketchResult, texts: dict[str, str], place: Path) -> None:
         typer.echo(f"packages: {', '.join(definition.packages)}, imported from {definition.path}")
         typer.echo(f"build: {definition.build or 'none'}")
     typer.echo("found:")
-    for operator in definition.operators:
+    for operator, merits in zip(definition.operators, result.merits, strict=True):
         typer.echo(f"  {operator.file}:{operator.line}  {operator.kind} → {definition.folder}/{operator.name}.py")
+        typer.echo(f"    {merits}")
     for program in definition.programs:
         typer.echo(f"  {program.file}:{program.line}  benchmarks of {program.format} → program {program.name}")
     for rest, reason in result.left_out:
         kind = rest.kind if isinstance(rest, OperatorSketch) else f"benchmarks of {rest.format}"
         typer.echo(f"  {rest.file}:{rest.line}  {kind}: left out, {reason}")
+    if result.lower:
+        names = ", ".join(operator.name for operator in result.lower[:NAMES_SHOWN])
+        more = f" and {len(result.lower) - NAMES_SHOWN} more" if len(result.lower) > NAMES_SHOWN else ""
+        typer.echo(f"  of lower rank, not written without --limit 0: {names}{more}")
+    if result.vendors:
+        names = ", ".join(f"{count} of {word}" for word, count in sorted(result.vendors.items()))
+        typer.echo(f"  files for devices of other vendors, left out: {names}")
     typer.echo(f"wrote {place / FILE_NAME} and {len(texts) - 1} operator files")
+    gaps = list(definition.left_to_fill())
+    guessed = definition.guessed
+    typer.echo("left to fill:" if gaps or guessed else "left to fill: nothing")
+    for file, parts in gaps:
+        typer.echo(f"  {place / file}: {parts}")
+    if guessed:
+        typer.echo(f"  references that follow from a name alone, to compare with the documents: {', '.join(guessed)}")
 
 
 def _advise(definition: DefinitionSketch, root: Path, place: Path, *, is_inside: bool) -> None:
     name = shlex.quote(root.name)
     checkout, folder = shlex.quote(str(root)), shlex.quote(str(place.absolute()))
-    if definition.operators:
-        typer.echo(f"Fill the gaps: grep -n 'gap(\"' {folder}/{definition.folder}/*.py. Then:")
-    else:
-        typer.echo("Then:")
+    typer.echo("Then:")
     run = f"warpwatch run --repository {checkout} --commits HEAD --kinds check,bench --output {name}.wwb"
     if is_inside:
         named = f"{FILE_NAME} {definition.folder}" if definition.operators else FILE_NAME

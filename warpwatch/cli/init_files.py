@@ -11,9 +11,30 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from warpwatch import git
+from warpwatch.cli.init_known import KnownFunction
 from warpwatch.project import PROTECTED
 
 NATIVE = {".c", ".cc", ".cpp", ".cxx", ".cu"}
+VENDORS = {
+    *(
+        "aipu",
+        "amd",
+        "arm",
+        "ascend",
+        "cambricon",
+        "enflame",
+        "gaudi",
+        "gcu",
+        "habana",
+        "hip",
+        "hpu",
+        "hygon",
+        "iluvatar",
+    ),
+    *("kunlunxin", "maca", "metal", "metax", "mlu", "mps", "mthreads", "musa", "npu", "rocm", "spacemit", "sunrise"),
+    *("sycl", "thead", "tpu", "tsingmicro", "xpu"),
+}
+"""Words in names of files and folders that are for devices other than CPUs and NVIDIA's GPUs."""
 TESTS = {"test", "tests", "testing", "bench", "benchmark", "benchmarks"}
 IGNORED = {
     *("build", "cmake", "dist", "doc", "docs", "examples", "example", "extern", "external", "scripts", "site-packages"),
@@ -35,7 +56,10 @@ class OperatorSketch:
 
     kind: what it is, in words. file, line: where it is defined. package: the module at the top that it belongs to; ""
     where that is not known. imports: lines of Python. parameters: what it must be given. call: the expression that
-    calls it with parameters of these names; None where the source does not say how.
+    calls it with parameters of these names; None where the source does not say how. symbol: its name in the source.
+    tensors: the parameters that the source declares as tensors. known: the function of torch that it is named after.
+    copied: parameters and body of its function, where that is made of torch alone. sources: the files that it uses;
+    none where it uses too many.
     """
 
     name: str
@@ -47,6 +71,11 @@ class OperatorSketch:
     parameters: tuple[str, ...] = ()
     call: str | None = None
     is_cuda: bool = False
+    symbol: str = ""
+    tensors: tuple[str, ...] = ()
+    known: KnownFunction | None = None
+    copied: tuple[str, str] | None = None
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +158,23 @@ class RepositoryFiles:
     @cached_property
     def names_set(self) -> set[str]:
         return set(self.names)
+
+
+def is_test(name: str) -> bool:
+    """Whether a file belongs to tests, by its name or a folder of it."""
+    path = PurePosixPath(name)
+    is_named = path.stem.startswith("test_") or path.stem.endswith("_test") or path.stem == "conftest"
+    return is_named or bool(TESTS & set(path.parts[:-1]))
+
+
+def vendor_of(name: str) -> str:
+    """The word in the path of a file that names another vendor's devices; "" for a file of none. A package as a whole
+    is what its user wants to measure, so that folders at the top do not count."""
+    *folders, stem = PurePosixPath(name).with_suffix("").parts
+    depth = 2 if folders and folders[0] in _NAMESPACES else 1
+    words = [word for folder in folders[depth:] for word in re.split(r"[_\W]+", folder.lower())]
+    ends = re.split(r"[_\W]+", stem.lower()) if len(folders) >= depth else []
+    return next((word for word in [*words, *ends[:1], *ends[-1:]] if word in VENDORS), "")
 
 
 def line_of(text: str, position: int) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from warpwatch.cli.init_files import (
@@ -16,9 +17,12 @@ from warpwatch.cli.init_files import (
     OperatorSketch,
     RepositoryFiles,
     distinct_name,
+    is_test,
     line_of,
+    vendor_of,
 )
-from warpwatch.cli.init_python import parse_schema, registered, safe_name, split_arguments
+from warpwatch.cli.init_known import known_function
+from warpwatch.cli.init_python import parse_schema, registered, safe_name, schema_tensors, split_arguments
 
 _COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _MODULE = re.compile(
@@ -37,18 +41,30 @@ _SETUP_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in")
 @dataclass(frozen=True, slots=True)
 class BuildSketch:
     """How a commit is built. command: None where nothing is. inputs: globs of what the build reads, beside the
-    packages. sources: globs of native sources. modules: dotted names of the native modules, as far as setup.py says."""
+    packages. sources: globs of native sources. modules: dotted names of the native modules, as far as setup.py says,
+    each with the paths and globs that it names as sources."""
 
     command: str | None = None
     inputs: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
+    modules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def modules_of(self, file: str) -> list[str]:
+        """The modules that setup.py makes of a file; all where it does not say of what it makes them."""
+        named = [
+            name
+            for name, sources in self.modules.items()
+            if any(fnmatchcase(file, source) or file.endswith(f"/{source}") for source in sources)
+        ]
+        return named or [*self.modules]
 
 
 def find_native_operators(files: RepositoryFiles, build: BuildSketch, taken: dict[str, str]) -> list[OperatorSketch]:
     """Every operator that native sources register or bind, by file and line."""
     texts = {}
     for file in files.sources(NATIVE, IGNORED | TESTS):
+        if is_test(file) or vendor_of(file):
+            continue
         texts[file] = _without_comments(files.text(file) or "")
     sketches = [
         sketch
@@ -80,12 +96,16 @@ def _bound(file: str, text: str, texts: dict[str, str], build: BuildSketch) -> I
             words = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', match[2]))
             if "TORCH_LIBRARY" not in block[1]:
                 if re.fullmatch(r"\w+", words):
-                    yield _of_module(block[2], words, place, _parameters(match[3], file, texts), build)
+                    typed = _parameters(match[3], file, texts)
+                    names = None if typed is None else [name for _, name in typed]
+                    tensors = [name for kind, name in typed or () if kind == "Tensor"]
+                    yield _of_module(block[2], words, place, names, tensors, build)
                 continue
             namespace = block[2] if block[1] != "TORCH_LIBRARY_EXPAND" else ""
-            parsed = parse_schema(words if "::" in words.partition("(")[0] else f"{namespace or '_'}::{words}")
+            schema = words if "::" in words.partition("(")[0] else f"{namespace or '_'}::{words}"
+            parsed = parse_schema(schema)
             if parsed is not None:
-                sketch = registered(*parsed, place, "", ("import torch",))
+                sketch = registered(*parsed, place, "", ("import torch",), schema_tensors(schema))
                 yield sketch if namespace else replace(sketch, kind=f"TORCH_LIBRARY operator {parsed[1]}", call=None)
             elif re.fullmatch(r"\w+", words) and namespace:
                 yield _of_function(namespace, words, place, match[3], texts)
@@ -95,39 +115,54 @@ def _of_function(
     namespace: str, name: str, place: tuple[str, int], function: str | None, texts: dict[str, str]
 ) -> OperatorSketch:
     """An operator that is registered without a schema: its arguments are those of the C++ function."""
-    names = _parameters(function, place[0], texts)
-    arguments = [(argument, False) for argument in names or ()]
-    sketch = registered(namespace, name, arguments, place, "", ("import torch",))
-    return sketch if names is not None else replace(sketch, call=None)
+    typed = _parameters(function, place[0], texts)
+    arguments = [(argument, False) for _, argument in typed or ()]
+    tensors = tuple(argument for kind, argument in typed or () if kind == "Tensor")
+    sketch = registered(namespace, name, arguments, place, "", ("import torch",), tensors)
+    return sketch if typed is not None else replace(sketch, call=None)
 
 
 def _of_module(
-    module: str, function: str, place: tuple[str, int], parameters: list[str] | None, build: BuildSketch
+    module: str,
+    function: str,
+    place: tuple[str, int],
+    parameters: list[str] | None,
+    tensors: list[str],
+    build: BuildSketch,
 ) -> OperatorSketch:
     """A function of a native Python module. Its dotted name stands in setup.py, where it can be told."""
-    candidates = [name for name in build.modules if module in ("TORCH_EXTENSION_NAME", name.rpartition(".")[2])]
+    candidates = [
+        name
+        for name in (build.modules_of(place[0]) if module == "TORCH_EXTENSION_NAME" else build.modules)
+        if module in ("TORCH_EXTENSION_NAME", name.rpartition(".")[2])
+    ]
     dotted = candidates[0] if len(candidates) == 1 else ""
     kind = f"function {function}() of the native module {dotted or module}"
-    sketch = OperatorSketch(function, kind, *place, dotted.partition(".")[0])
+    sketch = OperatorSketch(function, kind, *place, dotted.partition(".")[0], symbol=function)
     if not dotted or parameters is None:
         return sketch
     call = f"{dotted}.{function}({', '.join(parameters)})"
     # Native modules of torch extensions need torch's libraries, which `import torch` loads.
-    return replace(sketch, imports=("import torch", f"import {dotted}"), parameters=tuple(parameters), call=call)
+    known = known_function(function, sketch.package, tuple(parameters))
+    imports = ("import torch", f"import {dotted}")
+    return replace(
+        sketch, imports=imports, parameters=tuple(parameters), call=call, known=known, tensors=tuple(tensors)
+    )
 
 
-def _parameters(function: str | None, file: str, texts: dict[str, str]) -> list[str] | None:
-    """The parameters of a C++ function, from its definition; None where there is none, or several of that name."""
+def _parameters(function: str | None, file: str, texts: dict[str, str]) -> list[tuple[str, str]] | None:
+    """The parameters of a C++ function from its definition, each behind the last word of its type; None where there is
+    no definition, or several of that name."""
     name = (function or "").rpartition(":")[2]
     if not name:
         return None
-    pattern = re.compile(rf"\b{name}\s*\(([^(){{}};]*)\)\s*(?:const\s*)?\{{")
+    pattern = re.compile(rf"\b{name}\s*\(([^(){{}};]*)\)\s*(?:const\s*|noexcept\s*)*\{{")
     lists = pattern.findall(texts[file]) or [found for text in texts.values() for found in pattern.findall(text)]
     if len(lists) != 1:
         return None
     words = [re.findall(r"\w+", parameter.partition("=")[0], re.ASCII) for parameter in split_arguments(lists[0])]
-    names = [safe_name(parts[-1]) for parts in words if len(parts) > 1]
-    return names if len(set(names)) == len(words) else None
+    typed = [(parts[-2], safe_name(parts[-1])) for parts in words if len(parts) > 1]
+    return typed if len({name for _, name in typed}) == len(words) else None
 
 
 def find_build(files: RepositoryFiles, place: str) -> BuildSketch:
@@ -138,11 +173,16 @@ def find_build(files: RepositoryFiles, place: str) -> BuildSketch:
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     named = {_called(node) for node in nodes if isinstance(node, (ast.Attribute, ast.Name))}
     if named & _EXTENSIONS or "ext_modules" in {keyword.arg for call in calls for keyword in call.keywords}:
-        modules = [name for call in calls if _called(call.func) in _EXTENSIONS and (name := _first(call))]
+        assigned = _assigned(nodes)
+        modules = {
+            name: _named_sources(call, assigned)
+            for call in calls
+            if _called(call.func) in _EXTENSIONS and (name := _first(call))
+        }
         # What CMake reads stands in its own files, so then every file counts.
         inputs = () if "cmake" in (files.text("setup.py") or "").lower() else _inputs(files, nodes)
         command = "python setup.py build_ext --inplace"
-        return BuildSketch(command, inputs, sources, tuple(dict.fromkeys(modules)))
+        return BuildSketch(command, inputs, sources, modules)
     if _backend(files) in _BACKENDS:
         command = "pip install --no-build-isolation --no-deps ."
         return BuildSketch(command, (), sources)
@@ -188,6 +228,40 @@ def _toml(files: RepositoryFiles) -> dict[str, object]:
 def _backend(files: RepositoryFiles) -> object:
     system = _toml(files).get("build-system")
     return system.get("build-backend") if isinstance(system, dict) else None
+
+
+def _assigned(nodes: list[ast.AST]) -> dict[str, list[ast.expr]]:
+    """The values that setup.py gives to each name, also by `+=`."""
+    assigned: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
+        for target in targets:
+            if isinstance(target, ast.Name) and isinstance(node, (ast.Assign, ast.AugAssign)):
+                assigned.setdefault(target.id, []).append(node.value)
+    return assigned
+
+
+def _named_sources(call: ast.Call, assigned: dict[str, list[ast.expr]]) -> tuple[str, ...]:
+    """The paths and globs that an extension names as its sources, also by os.path.join and through variables."""
+    values = [*call.args[1:2], *(keyword.value for keyword in call.keywords if keyword.arg == "sources")]
+    texts: list[str] = []
+    expanded: set[str] = set()
+    while values:
+        value = values.pop()
+        if isinstance(value, ast.Call) and _called(value.func) == "join":
+            parts = [part.value for part in value.args if isinstance(part, ast.Constant)]
+            texts.append("/".join(str(part).strip("/") for part in parts))
+        elif isinstance(value, ast.Constant) and isinstance(value.value, str):
+            texts.append(value.value)
+        elif isinstance(value, ast.Name) and value.id not in expanded:
+            expanded.add(value.id)
+            values += assigned.get(value.id, [])
+        else:
+            values += [child for child in ast.iter_child_nodes(value) if isinstance(child, ast.expr)]
+    names = (text.removeprefix("./") for text in texts)
+    return tuple(name for name in dict.fromkeys(names) if PurePosixPath(name).suffix in NATIVE)
 
 
 def _called(node: ast.expr) -> str:

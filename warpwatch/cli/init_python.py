@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from warpwatch.cli.init_files import IGNORED, TESTS, OperatorSketch, RepositoryFiles, distinct_name
+from warpwatch.cli.init_files import IGNORED, TESTS, OperatorSketch, RepositoryFiles, distinct_name, is_test, vendor_of
+from warpwatch.cli.init_known import copied_body, known_function
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -18,6 +19,10 @@ _AUTOGRAD = {"torch.autograd.Function", "torch.autograd.function.Function"}
 _QUALIFIED = re.compile(r"(\w+)::(\w+(?:\.\w+)?)", re.ASCII)
 _SCHEMA = re.compile(r"\s*(?:(\w+)::)?(\w*(?:\.\w+)?)\s*\((.*)\)\s*->.*", re.ASCII | re.DOTALL)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_TENSORS = {"x", "X", "y", "input", "input_", "tensor"}
+"""Usual names of tensors."""
+_UNEVEN = re.compile(r"ReLU|SiLU|GeLU|SwiGLU|GeGLU|MoE|RoPE")
+"""Names of the field whose capitals are no words of their own."""
 REGISTERS = "  # noqa: F401 - it registers the operator"
 """Stands behind an import in an operator file that nothing names."""
 _TAKEN_HERE = {"inputs", "reference", "cost", "operator", "measured", "gap", "Operator", "torch"}
@@ -71,11 +76,17 @@ class PackageFile:
         start = f"{self.name}.{node.id}" if node.id in self.definitions else self.imports.get(node.id, node.id)
         return ".".join([start, *attributes])
 
+    def names_in(self, node: ast.AST) -> set[str]:
+        """The dotted names in a definition, with its decorators."""
+        return {self.resolve(part) for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))} - {""}
+
 
 def read_modules(files: RepositoryFiles) -> list[PackageFile]:
     """The Python modules that a package may consist of."""
     modules = []
     for file in files.sources({".py"}, IGNORED | TESTS):
+        if is_test(file) or vendor_of(file):
+            continue
         place = files.module_of(file)
         tree = files.tree(file) if place is not None else None
         if place is not None and tree is not None:
@@ -121,7 +132,8 @@ def _library_operators(module: PackageFile) -> Iterator[tuple[OperatorSketch, st
         parsed = parse_schema(schema)
         if parsed is not None:
             imports = ("import torch", f"import {module.name}{REGISTERS}")
-            yield registered(*parsed, (module.file, call.lineno), module.package, imports), ""
+            place = (module.file, call.lineno)
+            yield registered(*parsed, place, module.package, imports, schema_tensors(schema)), ""
 
 
 def registered(
@@ -131,13 +143,34 @@ def registered(
     place: tuple[str, int],
     package: str,
     imports: tuple[str, ...],
+    tensors: tuple[str, ...] = (),
 ) -> OperatorSketch:
-    """An operator that is called through torch.ops. arguments: names, and whether they are given by name."""
+    """An operator that is called through torch.ops. arguments: names, and whether they are given by name. tensors: the
+    arguments that are tensors."""
     words = [f"{argument}={argument}" if is_named else argument for argument, is_named in arguments]
     call = f"torch.ops.{namespace}.{name}({', '.join(words)})"
     parameters = tuple(argument for argument, _ in arguments)
     kind = f"torch.library operator {namespace}::{name}"
-    return OperatorSketch(name.replace(".", "_"), kind, *place, package, imports, parameters, call)
+    return OperatorSketch(
+        name.replace(".", "_"),
+        kind,
+        *place,
+        package,
+        imports,
+        parameters,
+        call,
+        symbol=name.partition(".")[0],
+        tensors=tensors,
+        known=known_function(name, f"{package}_{namespace}", parameters),
+    )
+
+
+def schema_tensors(schema: str) -> tuple[str, ...]:
+    """The required arguments of a schema that are tensors."""
+    match = _SCHEMA.fullmatch(schema)
+    parts = split_arguments(match[3]) if match is not None else []
+    typed = [re.findall(r"\w+", part, re.ASCII) for part in parts if "=" not in part and "?" not in part]
+    return tuple(safe_name(words[-1]) for words in typed if len(words) > 1 and words[0] == "Tensor")
 
 
 def parse_schema(schema: str) -> tuple[str, str, list[tuple[str, bool]]] | None:
@@ -216,7 +249,8 @@ def _launcher(module: PackageFile, node: _Definition, is_autograd: bool) -> Oper
     if not isinstance(node, ast.ClassDef):
         kind = f"{node.name}(), which launches @triton.jit kernels"
         return _of_function(module, node, node.name, kind, required(node), is_cuda=True)
-    name = _HUMP.sub("_", node.name.removesuffix("Function") or node.name).lower()
+    words = _UNEVEN.sub(lambda match: match[0].capitalize(), node.name.removesuffix("Function") or node.name)
+    name = _HUMP.sub("_", words).lower()
     methods = {child.name: child for child in node.body if isinstance(child, ast.FunctionDef)}
     if not is_autograd or "forward" not in methods:
         kind = f"class {node.name}, which launches @triton.jit kernels"
@@ -235,9 +269,64 @@ def _of_function(
     what = node.name if local == node.name else f"{node.name} as {local}"
     call = f"{local}{'.apply' if isinstance(node, ast.ClassDef) else ''}({', '.join(parameters)})"
     imports = (f"from {module.name} import {what}",)
+    declared = _tensor_parameters(module, node)
     return OperatorSketch(
-        name, kind, module.file, node.lineno, module.package, imports, tuple(parameters), call, is_cuda
+        name,
+        kind,
+        module.file,
+        node.lineno,
+        module.package,
+        imports,
+        tuple(parameters),
+        call,
+        is_cuda,
+        symbol=node.name,
+        tensors=tuple(parameter for parameter in parameters if parameter.removesuffix("_") in declared),
+        known=known_function(name, module.package, tuple(parameters)),
+        copied=_copied(module, node, parameters),
     )
+
+
+def _tensor_parameters(module: PackageFile, node: _Definition) -> set[str]:
+    """The parameters that are annotated as tensors, and those without annotation that are called like one."""
+    methods = [child for child in node.body if isinstance(child, ast.FunctionDef) and child.name == "forward"]
+    function = node if not isinstance(node, ast.ClassDef) else methods[0] if methods else None
+    arguments = [] if function is None else [*function.args.posonlyargs, *function.args.args]
+    return {
+        argument.arg.removesuffix("_")
+        for argument in arguments
+        if (module.resolve(argument.annotation) == "torch.Tensor" if argument.annotation else argument.arg in _TENSORS)
+    }
+
+
+def _copied(module: PackageFile, node: _Definition, parameters: list[str]) -> tuple[str, str] | None:
+    """Parameters and body of a function that computes with torch alone, for a reference that stays as it is."""
+    if not isinstance(node, ast.FunctionDef) or parameters != required(node):
+        return None
+    body = copied_body(node, {name for part in node.body for name in module.names_in(part)})
+    if body is None or module.imports.get("torch") != "torch":
+        return None
+    bare = ast.parse(f"def f({ast.unparse(node.args)}): ...").body[0]
+    assert isinstance(bare, ast.FunctionDef)
+    for argument in (*bare.args.posonlyargs, *bare.args.args, *bare.args.kwonlyargs):
+        argument.annotation = None
+    return ast.unparse(bare.args), body
+
+
+def find_functions(modules: list[PackageFile], path: str, taken: dict[str, str]) -> list[OperatorSketch]:
+    """Functions of packages in which no kernel was found: those that an __init__.py exports and that take tensors."""
+    exported = {target for module in modules if module.is_package for target in module.imports.values()}
+    sketches = [
+        _of_function(module, node, name, f"function {module.name}.{name}()", required(node))
+        for module in modules
+        if module.place == path
+        for name, node in module.definitions.items()
+        if isinstance(node, ast.FunctionDef)
+        and not name.startswith("_")
+        and (module.is_package or f"{module.name}.{name}" in exported)
+    ]
+    sketches = [sketch for sketch in sketches if sketch.tensors]
+    return [replace(sketch, name=distinct_name(sketch.name, sketch.file, taken)) for sketch in sketches]
 
 
 def required(node: _Function) -> list[str]:
@@ -263,7 +352,7 @@ def _launches(module: PackageFile, node: _Definition, kernels: set[str]) -> bool
 
 def _used(module: PackageFile, node: _Definition) -> set[str]:
     """Dotted names in a definition, and those in front of an attribute, such as `apply`."""
-    names = {module.resolve(part) for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))}
+    names = module.names_in(node)
     return names | {name.rpartition(".")[0] for name in names}
 
 

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from string import Template
+from typing import Any
 
 from warpwatch.cli.init_files import OperatorSketch, ProgramSketch
+from warpwatch.cli.init_known import KnownFunction
 from warpwatch.project import FILE_NAME
 
 _WIDTH = 120
+_SOURCES_NOTE = (
+    "# The files that each operator names by its imports: its sources, in place of the whole package. Add what is",
+    "# loaded in another way. An operator without a line has all sources.",
+)
 _OPERATOR = Template(
     '''\
 $head
-
-Each gap() is something that the source does not say; write it in place of the gap.
 """
 
 $imports
 
 
 def inputs(case, make):
-    # A tensor such as $example is made by make.normal(case["n"]).
-    return gap("return the arguments of the reference by name, in a dict")
+$inputs
 
 
 $reference
-    return gap("compute the same in plain torch calls, written for clarity")
 
 
 def cost(case):
-    return gap("return Cost(flops=…, bytes=…) of the case, in its direction")
+$cost
 
 
 operator = Operator(
@@ -41,8 +45,7 @@ operator = Operator(
     inputs=inputs,
     reference=reference,
     cost=cost,
-    # With gradients=("$example",), cases in direction bwd are measured, too: see both_directions.
-    cases={"quick": (gap("declare cases here, such as case(n=4096): their sizes are yours to name"),)},
+    cases={"quick": ($cases)},
 )
 
 
@@ -51,6 +54,13 @@ $measured
 $call
 '''
 )
+_COPIED = """\
+    # A copy of the function as it is today, with which later commits are compared. To see whether the function is right
+    # today, write the formula in other words."""
+_KNOWN = """\
+    # The name of the operator says this; compare it with the operator's documents."""
+_SQUARES = """\
+    # These are tensors by their types or names. The source does not say of which shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,23 @@ class DefinitionSketch:
         files = {f"{self.folder}/{sketch.name}.py": operator_text(sketch) for sketch in self.operators}
         return {FILE_NAME: self.project_text(), **files}
 
+    def left_to_fill(self) -> Iterator[tuple[str, str]]:
+        """Every file with gaps, and its gaps with their lines."""
+        for name, text in self.texts().items():
+            gaps, part = [], ""
+            for number, line in enumerate(text.splitlines(), start=1):
+                if match := re.match(r"(?:def |\s+)?(inputs|reference|cost|cases|measured|build)\b ?[(={]", line):
+                    part = "call" if match[1] == "measured" else match[1]
+                if 'gap("' in line or "; exit 1" in line:
+                    gaps.append(f"{part} (line {number})")
+            if gaps:
+                yield name, ", ".join(gaps)
+
+    @property
+    def guessed(self) -> list[str]:
+        """The operators whose reference follows from their name alone."""
+        return [sketch.name for sketch in self.operators if is_guessed(sketch)]
+
     def project_text(self) -> str:
         """The text of warpwatch.toml."""
         lines = ["contract = 1", f"operators = {_quoted(self.folder)}"]
@@ -87,6 +114,10 @@ class DefinitionSketch:
             lines += [f"sources = {_list(self.sources)}"] if self.sources else []
             lines += [f"build = {_quoted(self.build)}"] if self.build is not None else []
             lines += [f"inputs = {_list(self.inputs)}"] if self.inputs else []
+            narrow = [sketch for sketch in self.operators if sketch.sources]
+            if narrow:
+                lines += ["", "[measured.operators]", *_SOURCES_NOTE]
+                lines += [f"{sketch.name} = {_list(sketch.sources, len(sketch.name))}" for sketch in narrow]
         for program in self.programs:
             lines += ["", "[[program]]", f"name = {_quoted(program.name)}  # {program.file}:{program.line}"]
             if program.build == "":
@@ -100,23 +131,100 @@ class DefinitionSketch:
         return "\n".join([*lines, ""])
 
 
+def is_guessed(sketch: OperatorSketch) -> bool:
+    """Whether the reference follows from the name; a copy of the function itself is surer."""
+    has_copy = sketch.copied is not None and set(sketch.parameters) == set(sketch.tensors)
+    return sketch.known is not None and sketch.call is not None and not has_copy
+
+
 def operator_text(sketch: OperatorSketch) -> str:
     """The text of an operator file; whatever the source does not say is a gap."""
     given = sketch.parameters or ("**inputs",)
     head = f'"""{sketch.name}: {sketch.kind}, in {sketch.file}, line {sketch.line}.'
-    imports = [*sketch.imports, ""] if sketch.imports else []
+    values = _values(sketch)
+    body = {
+        "inputs": values["inputs"],
+        "reference": "\n".join(values["reference"]),
+        "cost": values["cost"],
+        "cases": values["cases"],
+        "measured": _definition("measured", given),
+        "call": _wrapped("return " + (sketch.call or 'gap("import the code, call it here")')),
+    }
+    text = "\n".join(body.values())
+    names = sorted(name for name in ("Cost", "case", "gap") if f"{name}(" in text.replace("cost(case)", ""))
+    needed = ("import torch",) if re.search(r"\btorch\.", text) else ()
+    imports = [*dict.fromkeys((*needed, *sketch.imports))]
+    imports += [""] if imports else []
+    sdk = sorted(["Operator", *names], key=lambda name: (name.islower(), name))
     return _OPERATOR.substitute(
         head=textwrap.fill(head, _WIDTH, break_long_words=False),
-        imports="\n".join([*imports, "from warpwatch import Operator, gap"]),
-        example=sketch.parameters[0] if sketch.parameters else "x",
-        reference=_definition("reference", given),
+        imports="\n".join([*imports, f"from warpwatch import {', '.join(sdk)}"]),
         name=_quoted(sketch.name),
         summary=_quoted(f"{sketch.kind}."),
         variant=_quoted(sketch.package or "package"),
         devices='("cuda",)' if sketch.is_cuda else '("cpu", "cuda")',
-        measured=_definition("measured", given),
-        call=_wrapped("return " + (sketch.call or 'gap("import the code, call it here")')),
+        **body,
     )
+
+
+def _values(sketch: OperatorSketch) -> dict[str, Any]:
+    """The parts of an operator file that the source may say: inputs, reference, cost and cases."""
+    given = sketch.parameters or ("**inputs",)
+    if is_guessed(sketch) and sketch.known is not None:
+        return _known_values(sketch, sketch.known)
+    reference = [
+        _definition("reference", given),
+        '    return gap("compute the same in plain torch calls, for clarity")',
+    ]
+    if not sketch.parameters or set(sketch.parameters) != set(sketch.tensors) or sketch.call is None:
+        return {
+            "inputs": '    return gap("return the arguments of the reference by name, in a dict")',
+            "reference": reference,
+            "cost": '    return gap("return Cost(flops=…, bytes=…) of the case, in its direction")',
+            "cases": 'gap("declare cases here, such as case(n=4096): their sizes are yours to name"),',
+        }
+    if sketch.copied is not None:
+        parameters, body = sketch.copied
+        reference = [f"def reference({parameters}):", _COPIED, textwrap.indent(body, "    ")]
+    made = ", ".join(f'{_quoted(name)}: make.normal(case["n"], case["n"])' for name in sketch.parameters)
+    tensors = len(sketch.parameters) + 1
+    return {
+        "inputs": f"{_SQUARES}\n{_dictionary(made)}",
+        "reference": reference,
+        "cost": _cost('case["n"] ** 2', f'{tensors} * case.element_bytes * case["n"] ** 2'),
+        "cases": "case(n=64), case(n=512)",
+    }
+
+
+def _known_values(sketch: OperatorSketch, known: KnownFunction) -> dict[str, Any]:
+    made = ", ".join(f"{_quoted(name)}: {value}" for name, value in zip(sketch.parameters, known.inputs, strict=True))
+    formula = known.formula.format(*sketch.parameters)
+    quick, larger = ("64", "100", "512"), ("256", "1024", "256")
+    sizes = [
+        f"case({', '.join(f'{name}={size}' for name, size in zip(known.sizes, values, strict=False))})"
+        for values in (quick, larger)
+    ]
+    times = f"{known.tensors} * " if known.tensors > 1 else ""
+    return {
+        "inputs": _dictionary(made),
+        "reference": [_definition("reference", sketch.parameters), _KNOWN, f"    return {formula}"],
+        "cost": _cost(known.flops, f"{times}case.element_bytes * ({known.bytes})"),
+        "cases": ", ".join(sizes),
+    }
+
+
+def _dictionary(items: str) -> str:
+    line = f"    return {{{items}}}"
+    if len(line) <= _WIDTH:
+        return line
+    parts = re.split(r", (?=\")", items)
+    return "\n".join(["    return {", *(f"        {part}," for part in parts), "    }"])
+
+
+def _cost(flops: str, moved: str) -> str:
+    return f"""\
+    # A lower bound: one operation an element where nothing else is known, each tensor read or written once.
+    return Cost(flops={flops}, bytes={moved})"""
 
 
 def _definition(name: str, parameters: tuple[str, ...]) -> str:
@@ -137,6 +245,8 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _list(texts: tuple[str, ...]) -> str:
+def _list(texts: tuple[str, ...], key: int = 7) -> str:
     line = f"[{', '.join(map(_quoted, texts))}]"
-    return line if len(line) <= _WIDTH - 10 else "\n".join(["[", *(f"    {_quoted(text)}," for text in texts), "]"])
+    return (
+        line if len(line) <= _WIDTH - 3 - key else "\n".join(["[", *(f"    {_quoted(text)}," for text in texts), "]"])
+    )
