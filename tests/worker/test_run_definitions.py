@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,43 @@ def test_run_prints_what_is_not_measured_before_and_after_the_results(repository
 def test_a_folder_of_definitions_that_does_not_exist_is_named(text: str, tmp_path: Path) -> None:
     with pytest.raises(DefinitionsError, match=r"^the folder \S*nowhere\S* does not exist"):
         newest_version(parse_source(text), tmp_path)
+
+
+def test_doctor_says_which_definition_is_wrong_and_why(repository: Repository, tmp_path: Path) -> None:
+    root, folder = Path(repository.url), tmp_path / "definitions"
+    repository.commit("first", defined.package())
+    broken = {
+        "operators/gappy.py": defined.OPERATOR.replace('"twice"', '"gappy"').replace(
+            "return x * 2", 'return missing("y")'
+        ),
+        "operators/unreadable.py": "def (",
+    }
+    for name, text in (defined.definitions() | broken).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    # Files count as they are, committed or not.
+    (root / "src" / "lib" / "__init__.py").write_text("def double(x):\n    return x * 3\n")
+
+    def doctor(place: Path) -> subprocess.CompletedProcess[str]:
+        words = ["doctor", str(place), "--repository", repository.url, "--device", "cpu"]
+        environment = os.environ | {"WARPWATCH_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
+        return subprocess.run(
+            [sys.executable, "-m", "warpwatch", *words], env=environment, capture_output=True, text=True
+        )
+
+    done = doctor(folder)
+    assert done.returncode == 1, done.stdout + done.stderr
+    parts = re.split(r"^(gappy|twice|unreadable)$", done.stdout, flags=re.MULTILINE)
+    said = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert "missing" in said["gappy"]
+    assert "operators/unreadable.py, line 1: SyntaxError" in said["unreadable"]
+    assert "Traceback" not in done.stdout
+    assert re.search(r"torch +pass", said["twice"])
+    assert re.search(r"lib +wrong", said["twice"])
+    for name in broken:
+        (folder / name).unlink()
+    (root / "src" / "lib" / "__init__.py").write_text(defined.PACKAGE)
+    assert doctor(folder).returncode == 0
+    nowhere = doctor(tmp_path / "nowhere")
+    assert nowhere.returncode == 2
+    assert "does not exist" in nowhere.stdout

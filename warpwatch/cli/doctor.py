@@ -70,17 +70,30 @@ class Examination:
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    definitions: str | None = typer.Argument(
+        None, metavar="[PATH_OR_URL[@REF]]", help="Definitions to examine in place of the machine; . for the checkout."
+    ),
+    repository: Path = typer.Option(Path(), help="With definitions: a checkout of the code that they measure."),
+    device: str = typer.Option("auto", help="With definitions: cpu, cuda, cuda:1 …; auto for the first GPU if any."),
+) -> None:
     """Say what this machine has and lacks: compilers, devices, database, and how far it shuts kernel code in.
 
     Attacks this machine from a process of each isolation level, and says which attacks are stopped. Exits 1 if
     something is missing without which nothing can be measured, or if a level does not stop what it promises to stop.
+
+    With definitions, checks the first case of each operator with each of its variants instead, at the files as they are
+    in the checkout. Exits 1 if a reference or variant is wrong.
     """
     try:
         settings = load_settings()
     except SettingError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
+    if definitions is not None:
+        from warpwatch.cli.definitions_doctor import examine_definitions
+
+        raise typer.Exit(int(not examine_definitions(settings, definitions, repository, device)))
     examinations = list(_examine(settings))
     width = max(len(examination.name) for examination in examinations)
     for examination in examinations:

@@ -27,7 +27,7 @@ from warpwatch.cli.init_files import (
 )
 from warpwatch.cli.init_native import BuildSketch, find_build, find_native_operators
 from warpwatch.cli.init_python import REGISTERS, PackageFile, find_functions, find_operators, read_modules
-from warpwatch.cli.init_ranking import OperatorMerits, add_sources, rank
+from warpwatch.cli.init_ranking import OperatorRank, add_sources, rank
 from warpwatch.cli.init_text import DefinitionSketch
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
 
@@ -138,7 +138,7 @@ class SketchResult:
 
     definition: DefinitionSketch
     left_out: tuple[tuple[OperatorSketch | ProgramSketch, str], ...] = ()
-    merits: tuple[OperatorMerits, ...] = ()
+    merits: tuple[OperatorRank, ...] = ()
     lower: tuple[OperatorSketch, ...] = ()
     vendors: Mapping[str, int] = field(default_factory=dict)
 
@@ -355,6 +355,8 @@ def _advise(definition: DefinitionSketch, root: Path, place: Path, *, is_inside:
     name = shlex.quote(root.name)
     checkout, folder = shlex.quote(str(root)), shlex.quote(str(place.absolute()))
     typer.echo("Then:")
+    if definition.operators:
+        typer.echo(f"  warpwatch doctor {folder} --repository {checkout}")
     run = f"warpwatch run --repository {checkout} --commits HEAD --kinds check,bench --output {name}.wwb"
     if is_inside:
         named = f"{FILE_NAME} {definition.folder}" if definition.operators else FILE_NAME

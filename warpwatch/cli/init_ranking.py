@@ -16,7 +16,7 @@ MOST_SOURCES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorMerits:
+class OperatorRank:
     """Why somebody would measure an operator. tests: files of tests that name it."""
 
     is_public: bool
@@ -31,7 +31,7 @@ class OperatorMerits:
 
 def rank(
     files: RepositoryFiles, modules: list[PackageFile], operators: Iterable[OperatorSketch]
-) -> list[tuple[OperatorSketch, OperatorMerits]]:
+) -> list[tuple[OperatorSketch, OperatorRank]]:
     """The operators: public entry points first, then those with tests, then those that launch kernels."""
     exported = {
         name
@@ -59,7 +59,7 @@ def rank(
         # What is called through torch.ops or a native module needs no export.
         is_native = PurePosixPath(operator.file).suffix != ".py" or "torch.library" in operator.kind
         is_public = not symbol.startswith("_") and (is_native or symbol in exported or applied[symbol] > 0)
-        ranked.append((operator, OperatorMerits(is_public, tests[symbol], operator.is_cuda)))
+        ranked.append((operator, OperatorRank(is_public, tests[symbol], operator.is_cuda)))
     return sorted(
         ranked,
         key=lambda item: (
