@@ -25,7 +25,7 @@ from warpwatch.db.reads.alarms import (
 )
 from warpwatch.db.reads.missing import BEFORE, REMOVALS, VANISHED_DAYS, MissingCause, MissingResults, list_missing
 from warpwatch.db.reads.query import Session
-from warpwatch.server.figures.formats import change
+from warpwatch.server.reports.formats import change
 from warpwatch.server.verdicts.cards import judge_drift
 
 AlarmKind = Literal[

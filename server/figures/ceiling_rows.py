@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from warpwatch.db.reads.overview import OverviewCell
-from warpwatch.server.figures.formats import duration, natural, plural, share, variant_order
 from warpwatch.server.figures.palette import VariantStyle
+from warpwatch.server.reports.formats import duration, natural, plural, share, variant_order
 
 WIDE, NARROW = 860.0, 340.0
 """Widths of the picture beside the list of cases, and of the one on a phone; the style sheet shows one."""

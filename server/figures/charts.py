@@ -16,7 +16,12 @@ from urllib.parse import urlencode
 from warpwatch.contract.words import ChangeDirection
 from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark
 from warpwatch.db.regressions import RegressionSeriesRow
-from warpwatch.server.figures.formats import (
+from warpwatch.server.figures.history_layers import noise_bands, sample_strips
+from warpwatch.server.figures.history_marks import HOVER, SAME, change_bands, side_points
+from warpwatch.server.figures.history_view import CommitAxis, HeightScale, HistoryView, axis_of, card_lines, scale_of
+from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
+from warpwatch.server.figures.palette import PALETTE, VariantStyle, faint, variant_styles
+from warpwatch.server.reports.formats import (
     DURATION_UNITS,
     STATUS_NAMES,
     absolute,
@@ -29,11 +34,6 @@ from warpwatch.server.figures.formats import (
     short,
     unit_of,
 )
-from warpwatch.server.figures.history_layers import noise_bands, sample_strips
-from warpwatch.server.figures.history_marks import HOVER, SAME, change_bands, side_points
-from warpwatch.server.figures.history_view import CommitAxis, HeightScale, HistoryView, axis_of, card_lines, scale_of
-from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
-from warpwatch.server.figures.palette import PALETTE, VariantStyle, faint, variant_styles
 
 Figure = dict[str, Any]
 DEFAULT_VIEW = HistoryView()

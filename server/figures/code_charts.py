@@ -9,9 +9,9 @@ from urllib.parse import urlencode
 from warpwatch.db.reads.builds import CodeCommit, CodeHistory, CodeSeries, KernelCode
 from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.figures.charts import Figure, plain_layout
-from warpwatch.server.figures.formats import short
 from warpwatch.server.figures.history_view import commit_axis
 from warpwatch.server.figures.palette import PALETTE
+from warpwatch.server.reports.formats import short
 
 QUANTITIES = {
     "registers": "registers per thread",

@@ -8,10 +8,10 @@ from html import escape
 
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.server.figures.charts import Figure, plain_layout
-from warpwatch.server.figures.formats import change, duration, natural, plural, share, unit_of
 from warpwatch.server.figures.palette import PALETTE
 from warpwatch.server.figures.size_axis import TITLES, SizeQuantity
 from warpwatch.server.figures.speedups import TimedSeries, case_speedups
+from warpwatch.server.reports.formats import change, duration, natural, plural, share, unit_of
 
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star", "triangle-down", "pentagon")
 MOST_TICKED = 50

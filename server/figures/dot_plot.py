@@ -17,7 +17,8 @@ from math import log
 from warpwatch.db.reads.commit_cells import CommitCell
 from warpwatch.db.regressions import RegressionSeriesRow
 from warpwatch.server.explanation.paired import StatedRow
-from warpwatch.server.figures.formats import change, interval, plural, statement_data, statement_tone
+from warpwatch.server.reports.formats import change, interval, plural
+from warpwatch.server.reports.wording import statement_data, statement_tone
 from warpwatch.server.verdicts.statements import NO_DATA, Statement, state_member
 
 WIDE, HALF, NARROW = 1160.0, 620.0, 340.0

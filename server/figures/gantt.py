@@ -10,8 +10,8 @@ from html import escape
 from warpwatch.contract.words import JobKind
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.occupancy import DeviceRun, QueuedJob
-from warpwatch.server.figures.formats import kind_name, plural, short, span
 from warpwatch.server.intake.budget import CandidateJob, CostEstimates
+from warpwatch.server.reports.formats import kind_name, plural, short, span
 
 WIDTH, LEFT, ROW, AXIS = 1160.0, 190.0, 30, 22
 PAST = timedelta(hours=6)

@@ -8,10 +8,10 @@ from statistics import median
 from typing import Any
 
 from warpwatch.db.reads.history import PointRow, SeriesHistory
-from warpwatch.server.figures.formats import share
 from warpwatch.server.figures.history_view import CommitAxis, HeightScale, card_lines, floor_of
 from warpwatch.server.figures.noise_summary import NoiseSummary
 from warpwatch.server.figures.palette import VariantStyle, faint
+from warpwatch.server.reports.formats import share
 
 Figure = dict[str, Any]
 MOST_DETECTABLE = 0.5

@@ -10,8 +10,8 @@ from typing import Any
 
 from warpwatch.contract.words import ChangeDirection, ChangePhase
 from warpwatch.db.reads.history import SeriesChange, SeriesHistory, SidePoint
-from warpwatch.server.figures.formats import absolute, change, duration, short
 from warpwatch.server.figures.history_view import CommitAxis, HeightScale
+from warpwatch.server.reports.formats import absolute, change, duration, short
 
 Figure = dict[str, Any]
 SLOWER, FASTER, SAME = "#d2453a", "#2f9e6a", "#8a8f98"

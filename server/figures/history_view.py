@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from warpwatch.db.reads.history import PointRow, SeriesHistory
-from warpwatch.server.figures.formats import rounded, short, unit_of
+from warpwatch.server.reports.formats import rounded, short, unit_of
 from warpwatch.server.verdicts.cards import join_cards, offsets_of
 
 Figure = dict[str, Any]

@@ -8,7 +8,8 @@ from html import escape
 
 from warpwatch.contract.words import StatementDirection
 from warpwatch.db.reads.home import STRIP_DAYS, HomeVerdict
-from warpwatch.server.figures.formats import plural, statement_data, statement_tone, statement_words
+from warpwatch.server.reports.formats import plural
+from warpwatch.server.reports.wording import statement_data, statement_tone, statement_words
 from warpwatch.server.verdicts.statements import state_change
 
 WIDTH, HEIGHT, EDGE = 224.0, 24.0, 6.0

@@ -14,9 +14,9 @@ from warpwatch.contract.words import StatementDirection, StatementKind
 from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.db.reads.standing import VerdictMark
 from warpwatch.db.trends import TrendCell, TrendCommit, TrendGrid
-from warpwatch.server.figures.formats import change, natural, plural, variant_order
 from warpwatch.server.figures.sparklines import trend_sparkline
 from warpwatch.server.figures.speedups import TimedCell, baseline_of, variant_speedups
+from warpwatch.server.reports.formats import change, natural, plural, variant_order
 from warpwatch.server.verdicts.statements import Statement, badness, state_cell, state_mark, worst_statement
 
 LEAST_SPAN = log(1.05)

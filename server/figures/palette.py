@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from warpwatch.server.figures.formats import variant_order
+from warpwatch.server.reports.formats import variant_order
 
 # Readable on light and dark, and told apart by most kinds of colour blindness.
 PALETTE = ("#4878d0", "#d98324", "#2f9e82", "#b05cc6", "#c8505a", "#7d8c2f")

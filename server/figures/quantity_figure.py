@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 
 from warpwatch.db.reads.quantities import Quantity, QuantityRow
 from warpwatch.server.figures.charts import plain_layout
-from warpwatch.server.figures.formats import absolute, energy_unit, joules, plural, rounded, seconds, share, short, size
 from warpwatch.server.figures.history_marks import HOVER
 from warpwatch.server.figures.history_view import Figure, HistoryView, make_axis
 from warpwatch.server.figures.palette import VariantStyle, variant_styles
+from warpwatch.server.reports.formats import absolute, energy_unit, joules, plural, rounded, seconds, share, short, size
 
 TITLES = {
     Quantity.MEMORY: "memory of a call",

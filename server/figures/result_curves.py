@@ -8,7 +8,7 @@ from math import ceil
 
 from warpwatch.contract.measurement import Curves
 from warpwatch.db.reads.work import ResultView
-from warpwatch.server.figures.formats import duration, plural, significant
+from warpwatch.server.reports.formats import duration, plural, significant
 
 _SETUP = "setup"
 

@@ -8,8 +8,8 @@ from html import escape
 from math import log10
 
 from warpwatch.server.figures.charts import Figure, plain_layout
-from warpwatch.server.figures.formats import duration, quantity, variant_order
 from warpwatch.server.figures.palette import VariantStyle, variant_styles
+from warpwatch.server.reports.formats import duration, quantity, variant_order
 
 _HOVER = "<b>%{fullData.name}</b> %{customdata[1]}<br>%{y:.3s}FLOP/s, %{customdata[2]}<extra></extra>"
 LEAST_ARROW = 0.03

@@ -13,8 +13,8 @@ from statistics import median
 from warpwatch.contract.activities import Activity, RunTimes
 from warpwatch.contract.words import JobKind
 from warpwatch.db.reads.occupancy import TimedRun
-from warpwatch.server.figures.formats import kind_name, plural, seconds, share
 from warpwatch.server.figures.gantt import DAY
+from warpwatch.server.reports.formats import kind_name, plural, seconds, share
 
 BAR_WIDTH, BAR_HEIGHT = 1160.0, 26
 CHART_WIDTH, CHART_HEIGHT, CHART_LEFT = 288.0, 84.0, 34.0

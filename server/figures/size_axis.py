@@ -13,9 +13,9 @@ from typing import Any
 
 from warpwatch.db.reads.code import CaseRow
 from warpwatch.server.figures.charts import Figure, plain_layout
-from warpwatch.server.figures.formats import duration, natural, significant, unit_of, variant_order
 from warpwatch.server.figures.palette import VariantStyle, variant_styles
 from warpwatch.server.figures.speedups import TimedSeries, case_speedups
+from warpwatch.server.reports.formats import duration, natural, significant, unit_of, variant_order
 
 LOG_SPREAD = 8
 """From this ratio of the largest to the smallest size on the axis is logarithmic."""

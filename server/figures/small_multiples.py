@@ -12,7 +12,8 @@ from math import exp, log
 from warpwatch.contract.words import StatementKind
 from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries
 from warpwatch.db.trends import RecentPoint
-from warpwatch.server.figures.formats import change, natural, statement_data, statement_tone
+from warpwatch.server.reports.formats import change, natural
+from warpwatch.server.reports.wording import statement_data, statement_tone
 from warpwatch.server.verdicts.statements import Statement, state_change
 
 WIDTH, HEIGHT, EDGE, SCALE = 216.0, 46.0, 5.0, 40.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from warpwatch.contract.words import NO_FAILURE, StatementDirection
-from warpwatch.server.figures.formats import statement_data, statement_tone, statement_words
+from warpwatch.server.reports.wording import statement_data, statement_tone, statement_words
 from warpwatch.server.verdicts.statements import Statement, badness
 
 WIDTH, HEIGHT, EDGE = 128.0, 24.0, 3.0

@@ -9,7 +9,7 @@ from math import log
 from statistics import fmean, median
 from typing import Protocol
 
-from warpwatch.server.figures.formats import plural, significant, variant_order
+from warpwatch.server.reports.formats import plural, significant, variant_order
 
 
 class TimedCell(Protocol):

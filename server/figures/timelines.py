@@ -14,7 +14,7 @@ from html import escape
 from warpwatch.server.explanation.alignment import Alignment, match_steps
 from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.explanation.timeline import Timeline, TimelineLane, TimelineSlice
-from warpwatch.server.figures.formats import duration, share, significant, unit_of
+from warpwatch.server.reports.formats import duration, share, significant, unit_of
 
 WIDTH = 1160.0
 LEFT = 120.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from warpwatch.server.figures.charts import Figure, plain_layout
-from warpwatch.server.figures.formats import unit_of
 from warpwatch.server.figures.palette import PALETTE
+from warpwatch.server.reports.formats import unit_of
 
 _BYTES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 

@@ -11,8 +11,9 @@ from itertools import groupby
 
 from warpwatch.contract.words import StatementDirection
 from warpwatch.db.reads.standing import VerdictMark
-from warpwatch.server.figures.formats import change, natural, plural, short, statement_words
 from warpwatch.server.figures.sparklines import verdict_mark
+from warpwatch.server.reports.formats import change, natural, plural, short
+from warpwatch.server.reports.wording import statement_words
 from warpwatch.server.verdicts.statements import Statement, badness, state_mark
 
 EDGE, AXIS = 16, 22

@@ -11,7 +11,7 @@ from typing import Any
 
 from warpwatch.contract.words import Reason, StatementDirection, StatementKind, StatementSource
 from warpwatch.db.reads.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
-from warpwatch.server.figures.formats import plural
+from warpwatch.server.reports.formats import plural
 from warpwatch.server.reports.model import (
     ERRORS,
     FAILURES,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from statistics import median
 
 from warpwatch.db.regressions import RegressionDetail, RegressionRow, RegressionSeriesRow
-from warpwatch.server.figures.formats import change, change_headline, duration, interval
+from warpwatch.server.reports.formats import change, duration, interval
 from warpwatch.server.reports.markdown import escape
+from warpwatch.server.reports.wording import change_headline
 
 _MOST_SERIES = 50
 _MOST_MESSAGES = 5

@@ -12,7 +12,8 @@ from warpwatch.db.channels import Listener, Notice, WeekSummary
 from warpwatch.db.reads.events import EventRow
 from warpwatch.db.regressions import RegressionRow
 from warpwatch.server.explanation.alarms import AlarmRow
-from warpwatch.server.figures.formats import change_headline, plural
+from warpwatch.server.reports.formats import plural
+from warpwatch.server.reports.wording import change_headline
 
 DIGEST_HOUR = 8
 """When the digest of a week comes: on Monday, in the time zone of its channel."""

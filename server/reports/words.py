@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from warpwatch.contract.words import Status
-from warpwatch.server.figures.formats import change, duration, interval, plural
+from warpwatch.server.reports.formats import change, duration, interval, plural
 from warpwatch.server.reports.model import KINDS, ReportRow
 
 _SHOWN = 600

@@ -15,11 +15,11 @@ from warpwatch.db.reads.trades import list_traded_cells
 from warpwatch.server.explanation.statements import state_cells
 from warpwatch.server.explanation.trades import MOST, find_trades
 from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
-from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.figures.lanes import draw_lanes, width_of
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Branch, Config
 from warpwatch.server.intake.filters import ALL_BRANCHES
+from warpwatch.server.reports.formats import natural, variant_order
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName, Sha, get_commit_source
 from warpwatch.server.web.render import PageScope, query, render

@@ -15,7 +15,7 @@ from warpwatch.server.explanation.paired import (
     compare_variants_stated,
 )
 from warpwatch.server.figures.dot_plot import dot_plot_svg
-from warpwatch.server.figures.formats import variant_order
+from warpwatch.server.reports.formats import variant_order
 from warpwatch.server.web.choices import Bench, Text, choose_bench
 from warpwatch.server.web.render import PageScope, query
 

@@ -24,11 +24,11 @@ from warpwatch.db.reads.history import (
 )
 from warpwatch.db.reads.quantities import Quantity, list_quantities
 from warpwatch.server.figures.charts import history_figure
-from warpwatch.server.figures.formats import change, duration, fact, plural, variant_order
 from warpwatch.server.figures.history_view import HistoryView, HorizontalAxis, VerticalAxis, find_commit, ordinals_of
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary, read_learned
 from warpwatch.server.figures.quantity_figure import quantity_figure, quantity_label
 from warpwatch.server.http.problems import not_found
+from warpwatch.server.reports.formats import change, duration, fact, plural, variant_order
 from warpwatch.server.verdicts.statements import Statement, state_change
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.operator_frame import KernelTab, OperatorFrame

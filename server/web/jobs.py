@@ -38,12 +38,12 @@ from warpwatch.db.reads.work import (
 )
 from warpwatch.db.strike_out import strike_out, undo_strike_out
 from warpwatch.db.submissions import cancel_job, retry_job
-from warpwatch.server.figures.formats import kind_name
 from warpwatch.server.figures.result_curves import break_even, curves_svg
 from warpwatch.server.figures.run_times import shares_of, times_svg
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, refuse_example, repository_or_404
+from warpwatch.server.reports.formats import kind_name
 from warpwatch.server.threads.live import follow_job
 from warpwatch.server.verdicts.held import PairVerdict, classify
 from warpwatch.server.web.choices import Text

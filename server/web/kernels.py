@@ -23,13 +23,13 @@ from warpwatch.db.trends import list_release_times, read_trends
 from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_ceiling, mark_svg
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure, device_label
-from warpwatch.server.figures.formats import share, states_figure, variant_order
 from warpwatch.server.figures.kernel_rows import kernel_rows
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
 from warpwatch.server.figures.size_axis import SizeGroup, SizeQuantity, fastest_summary, size_figure, size_groups
 from warpwatch.server.figures.small_multiples import case_statement
 from warpwatch.server.figures.speedups import baseline_of, case_speedups, standings, variant_speedups
 from warpwatch.server.http.problems import not_found
+from warpwatch.server.reports.formats import share, states_figure, variant_order
 from warpwatch.server.verdicts.statements import Statement, worst_statement
 from warpwatch.server.web.choices import Text, choose_bench
 from warpwatch.server.web.history import View, commits_tab

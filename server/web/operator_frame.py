@@ -12,7 +12,6 @@ from warpwatch.db.reads.code import OperatorRow, find_operator, list_suites
 from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries, list_case_changes, list_case_series, list_shas
 from warpwatch.db.trends import list_recent_points
 from warpwatch.db.watches import list_watches
-from warpwatch.server.figures.formats import short, variant_order
 from warpwatch.server.figures.palette import MOST_LIT, VariantStyle, variant_styles
 from warpwatch.server.figures.small_multiples import (
     MOST_PICTURES,
@@ -23,6 +22,7 @@ from warpwatch.server.figures.small_multiples import (
 )
 from warpwatch.server.figures.speedups import rank_variants
 from warpwatch.server.http.problems import not_found
+from warpwatch.server.reports.formats import short, variant_order
 from warpwatch.server.web.choices import Bench, Text, Texts, choose_bench
 from warpwatch.server.web.render import Scope
 

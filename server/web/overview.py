@@ -20,10 +20,10 @@ from warpwatch.db.trends import read_trends
 from warpwatch.db.watches import list_watchers
 from warpwatch.server.explanation.statements import read_statements
 from warpwatch.server.figures.exports import HAS_PARQUET
-from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.figures.overview_rows import operator_summaries, shift_rows
 from warpwatch.server.figures.verdict_timeline import verdict_timeline
 from warpwatch.server.http.problems import not_found
+from warpwatch.server.reports.formats import natural, variant_order
 from warpwatch.server.web.choices import Bench, Text, choose_bench
 from warpwatch.server.web.lanes import progress_of
 from warpwatch.server.web.render import PageScope, Scope, query

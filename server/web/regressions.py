@@ -37,7 +37,6 @@ from warpwatch.server.explanation.causes import CauseView, find_cause
 from warpwatch.server.explanation.events import with_common
 from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.dot_plot import cases_svg
-from warpwatch.server.figures.formats import change_headline, change_tone, state_name
 from warpwatch.server.figures.sparklines import change_sparkline, status_strip
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
@@ -52,6 +51,8 @@ from warpwatch.server.intake.filters import (
     resolve_or_422,
 )
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error, read_form, until_error
+from warpwatch.server.reports.formats import state_name
+from warpwatch.server.reports.wording import change_headline, change_tone
 from warpwatch.server.verdicts.statements import Statement, state_change
 from warpwatch.server.web.choices import name_devices
 from warpwatch.server.web.code import RepositoryName

@@ -24,12 +24,12 @@ from warpwatch.db.reads.devices import list_device_names
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, list_branch_names
 from warpwatch.db.reads.query import Session
 from warpwatch.server.explanation.kernel_names import short_name
-from warpwatch.server.figures import formats
 from warpwatch.server.figures.standalone import check_figure, standalone_html
 from warpwatch.server.http.problems import FieldError, Problem, UnknownNameProblem, not_found
 from warpwatch.server.http.security import session_cookie
 from warpwatch.server.http.service import Branch, Db, alarms_of, line_or_404, settings_of
 from warpwatch.server.intake.filters import ALL_BRANCHES
+from warpwatch.server.reports import formats, wording
 from warpwatch.server.web.forms import field_message
 from warpwatch.server.web.tabs import AREAS
 
@@ -210,7 +210,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.filters |= {function.__name__: function for function in formats.FILTERS}
+    jinja.filters |= {function.__name__: function for function in (*formats.FILTERS, *wording.FILTERS)}
     jinja.filters["kernel_name"] = short_name
     jinja.filters["row_option"] = lambda device: (device.key, device.name)
     jinja.globals |= {"link": link, "query": query, "asset": asset, "version": __version__, "settings_areas": AREAS}

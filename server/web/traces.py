@@ -36,13 +36,13 @@ from warpwatch.server.explanation.survey import IdleRow, SurveyRow, in_all_trace
 from warpwatch.server.explanation.timeline import read_timeline
 from warpwatch.server.explanation.trace_files import MOST_BYTES, load_trace, merge_traces
 from warpwatch.server.explanation.traced_pairs import PictureState, contradicts, find_paired_times, pair_calls
-from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.figures.timelines import pair_svg, timeline_svg, waterfall_svg
 from warpwatch.server.figures.trace_charts import memory_figure
 from warpwatch.server.http.downloads import content_disposition
 from warpwatch.server.http.problems import Problem, documented, not_found
 from warpwatch.server.http.service import Before, Db, Limit, database_of, repository_or_404
+from warpwatch.server.reports.formats import variant_order
 from warpwatch.server.verdicts.statements import NO_DATA, state_rounds
 from warpwatch.server.web.choices import Text, name_devices
 from warpwatch.server.web.code import RepositoryName

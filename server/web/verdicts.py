@@ -8,8 +8,8 @@ from fastapi import APIRouter, Response
 
 from warpwatch.db.reads.events import read_quality
 from warpwatch.db.reads.query import Page
-from warpwatch.server.figures.formats import change, duration, share
 from warpwatch.server.http.problems import documented
+from warpwatch.server.reports.formats import change, duration, share
 from warpwatch.server.verdicts.thresholds import ThresholdRow, list_thresholds
 from warpwatch.server.web.render import PageScope
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warpwatch.server.figures.formats import states_figure
+from warpwatch.server.reports.formats import states_figure
 
 from .conftest import ROOT
 

@@ -15,13 +15,13 @@ from warpwatch.db.reads.history import PointRow, SeriesChange, SeriesHistory, Se
 from warpwatch.db.regressions import RegressionSeriesRow
 from warpwatch.server.figures.charts import SYMBOLS, history_figure, rounds_figure
 from warpwatch.server.figures.code_charts import code_figure
-from warpwatch.server.figures.formats import STATUS_NAMES
 from warpwatch.server.figures.history_layers import MOST_MARKS, quantiles
 from warpwatch.server.figures.history_marks import MOST_BANDS, SAME, SLOWER
 from warpwatch.server.figures.history_view import HistoryView, HorizontalAxis, VerticalAxis
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
 from warpwatch.server.figures.palette import GREY, PALETTE, variant_styles
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
+from warpwatch.server.reports.formats import STATUS_NAMES
 from warpwatch.server.web.history import (
     chart_label,
     environment_facts,

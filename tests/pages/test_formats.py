@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from warpwatch.server.figures import formats
-from warpwatch.server.figures.formats import NOTABLE_CHANGE, change_headline, change_tone
+from warpwatch.server.reports import formats
+from warpwatch.server.reports.formats import NOTABLE_CHANGE
+from warpwatch.server.reports.wording import change_headline, change_tone
 
 
 def plain(text: str) -> str:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from warpwatch.contract.words import StatementDirection, StatementKind, StatementSource
-from warpwatch.server.figures.formats import statement_tone
+from warpwatch.server.reports.wording import statement_tone
 from warpwatch.server.verdicts.statements import Statement
 from warpwatch.server.web.render import environment
 

@@ -18,9 +18,9 @@ from tests.conftest import emptied
 from warpwatch import git
 from warpwatch.bundle import BundleReader
 from warpwatch.db.database import Database
-from warpwatch.server.figures.formats import change, duration
 from warpwatch.server.intake.bundles import import_bundle
 from warpwatch.server.judge import Judge
+from warpwatch.server.reports.formats import change, duration
 from warpwatch.settings import Settings
 
 FOLDER = Path(__file__).parents[2] / "docs" / "example"

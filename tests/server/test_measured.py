@@ -16,8 +16,8 @@ from warpwatch.contract.messages import BenchReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db import registry
-from warpwatch.server.figures.formats import shape
 from warpwatch.server.figures.result_curves import calls_to_pay
+from warpwatch.server.reports.formats import shape
 from warpwatch.worker.harness.timers.summary import summarize
 
 

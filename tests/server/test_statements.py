@@ -15,7 +15,7 @@ from warpwatch.db.database import Database
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.statements import PointReading, SeriesChangeFact, SeriesFacts, list_facts
 from warpwatch.server.explanation.statements import read_statements
-from warpwatch.server.figures.formats import statement_tone, statement_words
+from warpwatch.server.reports.wording import statement_tone, statement_words
 from warpwatch.server.verdicts.statements import Statement, state_rounds, state_series, worst_statement
 
 CELL = ("v1", CASES[0])

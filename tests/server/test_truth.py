@@ -36,8 +36,9 @@ from warpwatch.db.reads.lines import read_line
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.regressions import read_regression
 from warpwatch.server.explanation import statements as stated_module
-from warpwatch.server.figures import formats, overview_rows, verdict_timeline
+from warpwatch.server.figures import overview_rows, verdict_timeline
 from warpwatch.server.judge import Judge
+from warpwatch.server.reports import formats
 from warpwatch.server.reports.notices import change_notice
 from warpwatch.server.verdicts import statements as rules
 from warpwatch.server.verdicts.statements import Statement

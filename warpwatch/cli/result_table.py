@@ -10,7 +10,7 @@ from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.words import NO_FAILURE, JobKind, Reason, Status
-from warpwatch.server.figures.formats import change, duration, interval
+from warpwatch.server.reports.formats import change, duration, interval
 from warpwatch.server.verdicts.held import PairOutcome, PairVerdict, classify_comparison
 
 _WORDS: dict[PairOutcome, tuple[str, str]] = {

@@ -8,23 +8,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain, zip_longest
 from math import floor, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from markupsafe import Markup
-
-from warpwatch.contract.words import ChangePhase, StatementDirection, StatementKind, StatementSource, Verdict
-from warpwatch.server.verdicts.statements import (
-    Statement,
-    state_cell,
-    state_change,
-    state_member,
-    state_outcome,
-    state_regression,
-)
-
-if TYPE_CHECKING:
-    from warpwatch.db.regressions import RegressionRow
 
 _QUOTED = re.compile(r"`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
 _MINUS = "\u2212"
@@ -59,12 +46,6 @@ PHASE_NAMES = {
     "culprit": "confirmed",
     "dismissed": "no change",
     "unsure": "inconclusive",
-}
-_ARROWS = {
-    StatementDirection.SLOWER: "▲",
-    StatementDirection.FASTER: "▼",
-    StatementDirection.BROKEN: "✗",
-    StatementDirection.FIXED: "✓",
 }
 KIND_NAMES = {"compare": "A/B"}
 ORIGIN_NAMES = {"cli": "CLI", "api": "API", "ci": "CI", "judge": "Warpwatch", "confirm": "Warpwatch"}
@@ -146,106 +127,6 @@ def interval(low: float | None, high: float | None) -> str:
         return ""
     first, last = change(low), change(high)
     return f"{first.removesuffix(f'{_THIN}%')} … {last}" if last.endswith("%") else f"{first} … {last}"
-
-
-def change_headline(row: RegressionRow) -> str:
-    """A regression in a few words. One that is partly undone is named by what is left of it."""
-    statement = state_regression(row)
-    if statement.kind == StatementKind.NOT_TOLD_APART:
-        measured = ", ".join(text for text in (change(row.ratio), interval(row.low, row.high)) if text)
-        name = "No change" if row.verdict == Verdict.DISMISSED else "Inconclusive"
-        return f"{name} ({measured})" if measured else name
-    left = "" if statement.is_ended else fixed_part(row)
-    return f"{statement_words(statement)}, {left}" if left else statement_words(statement)
-
-
-def fixed_part(row: RegressionRow) -> str:
-    """How many series still show a change, and what ended it for the others: "1 of 4 cases; 3 fixed by 540575bc"."""
-    if row.partly_fixed_by_sha is None or not 0 < row.fixed_series < row.series:
-        return ""
-    still = row.series - row.fixed_series
-    return f"{still} of {plural(row.series, 'case')}; {row.fixed_series} fixed by {short(row.partly_fixed_by_sha)}"
-
-
-def change_tone(row: RegressionRow) -> str:
-    """slower | faster | suspected | plain: the colour of a regression's headline."""
-    return statement_tone(state_regression(row))
-
-
-def statement_tone(statement: Statement) -> str:
-    """slower | faster | failing | suspected | shift | plain: class of an element that renders a statement. Only what a
-    trial or a check decided has the colour of a signal, and no change that is over."""
-    kind, direction = statement.kind, statement.direction
-    if kind == StatementKind.CONFIRMED and not statement.is_ended:
-        return "faster" if direction in (StatementDirection.FASTER, StatementDirection.FIXED) else "slower"
-    if kind == StatementKind.FAILED:
-        return "failing"
-    return str(kind) if kind in (StatementKind.SUSPECTED, StatementKind.SHIFT) else "plain"
-
-
-def statement_arrow(statement: Statement) -> str:
-    """▲ slower, ▼ faster, ✗ broken, ✓ fixed, of what is confirmed; empty for anything else."""
-    return _ARROWS[statement.direction] if statement.kind == StatementKind.CONFIRMED and statement.direction else ""
-
-
-def statement_words(statement: Statement) -> str:
-    """A statement in words: "+41.0 % slower", "+8.0 % suspected", "+5.1 % shift", "same code", "not told apart"."""
-    kind, ratio = statement.kind, change(statement.ratio)
-    if kind == StatementKind.CONFIRMED and statement.direction in (StatementDirection.BROKEN, StatementDirection.FIXED):
-        return str(statement.direction)
-    if kind == StatementKind.CONFIRMED:
-        return f"{ratio} {statement.direction}".strip()
-    if kind == StatementKind.SUSPECTED:
-        certain = "suspected" if statement.can_confirm else "suspected, cannot be confirmed"
-        return (
-            f"broken, {certain}" if statement.direction == StatementDirection.BROKEN else f"{ratio} {certain}".strip()
-        )
-    if kind == StatementKind.SHIFT:
-        return f"{ratio} shift"
-    if kind == StatementKind.FAILED:
-        return status_name(statement.status or "failed")
-    if kind == StatementKind.NOT_TOLD_APART and statement.ratio is None and statement.value_ns is not None:
-        return "first measured"
-    return kind.replace("_", " ")
-
-
-def statement_reason(statement: Statement) -> str:
-    """Why a statement says what it says, for a tooltip."""
-    parts = [
-        {
-            StatementSource.TRIAL: "paired rounds of an A/B comparison",
-            StatementSource.HISTORY: "times of separate runs",
-            StatementSource.CHECK: "checks of the results",
-            StatementSource.CODE: "fingerprints of the code",
-            StatementSource.NONE: "nothing to compare with",
-        }[statement.source]
-    ]
-    if statement.low is not None and statement.high is not None:
-        parts.append(f"95 % interval {interval(statement.low, statement.high)}")
-    if statement.detectable is not None:
-        parts.append(f"smallest detectable change {share(statement.detectable, 1)}")
-    if statement.between is not None:
-        parts.append(f"σ between runs {share(statement.between, 1)}")
-    return "; ".join(parts)
-
-
-def statement_data(statement: Statement) -> dict[str, str | None]:
-    """Attributes that tell machines what an element says; every element with the colour of a signal has them."""
-    return {
-        "data-statement": statement.kind,
-        "data-direction": statement.direction,
-        "data-series": str(statement.series_id) if statement.series_id else None,
-        "data-commit": statement.commit_sha,
-        "data-regression": str(statement.regression_id) if statement.regression_id else None,
-    }
-
-
-def candidate_commits(row: RegressionRow) -> str:
-    """The commits that may have caused a regression: "4 commits, bisecting", or "adjacent" for a single commit."""
-    if row.culprit_sha or (not row.commits_between and row.phase != ChangePhase.BISECTING):
-        return "adjacent"
-    bisecting = ", bisecting" if row.phase == ChangePhase.BISECTING else ""
-    return plural(row.commits_between + 1, "commit") + bisecting
 
 
 def direction(ratio: float | None, noise: float | None = None) -> str:
@@ -450,20 +331,6 @@ FILTERS = (
     seconds,
     change,
     interval,
-    change_headline,
-    change_tone,
-    fixed_part,
-    state_regression,
-    state_change,
-    state_cell,
-    state_member,
-    state_outcome,
-    statement_tone,
-    statement_arrow,
-    statement_words,
-    statement_reason,
-    statement_data,
-    candidate_commits,
     direction,
     share,
     size,
