@@ -72,7 +72,7 @@ def _picture(
     for index, (name, items) in enumerate(lanes.items()):
         centre = AXIS + size.lane * (index + 0.5) + (0 if size.names else size.lane / 6)
         parts.append(_lane(name, items, ordinals, step, centre, size, query))
-    box = f'viewBox="0 0 {size.width} {height}" role="img" aria-label="{escape(label)}"'
+    box = f'viewBox="0 0 {size.width} {height}" role="group" aria-label="{escape(label)}"'
     return f'<svg class="verdicts{"" if size.names else " narrow"}" {box}>{"".join(parts)}</svg>'
 
 

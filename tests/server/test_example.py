@@ -147,7 +147,7 @@ def test_every_page_says_the_same_of_the_slow_down(client: TestClient, shas: lis
     for address in ("/overview", "/kernels/softmax", "/regressions", f"/regressions/{row['id']}", f"/commits/{sha}"):
         page = client.get(address, params={"repository": "example-rows"}).text
         assert change(row["ratio"]) in page, address
-        assert sha[:8] in page or address.startswith("/operators"), address
+        assert sha[:8] in page or address.startswith("/kernels"), address
 
 
 @pytest.mark.usefixtures("example")
