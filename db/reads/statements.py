@@ -185,7 +185,7 @@ _BEGINS = f"""
 SELECT member.series_id, head.id AS commit_id, head.sha, head.ordinal, false AS is_end, regressions.id AS regression_id,
        regressions.direction, member.verdict,
        CASE WHEN member.fixed_by_commit_id IS NOT NULL THEN 'fixed' ELSE {PHASE} END AS phase,
-       {CAN_CONFIRM} AS can_confirm, coalesce(member.left_ratio, member.ratio, member.suspected_ratio) AS ratio,
+       {CAN_CONFIRM} AS can_confirm, coalesce(member.ratio, member.suspected_ratio) AS ratio,
        member.low, member.high, base.sha AS base_sha, member.head_status
 FROM commits AS head JOIN regressions ON regressions.head_commit_id = head.id
 JOIN regression_series AS member ON member.regression_id = regressions.id

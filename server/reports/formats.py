@@ -6,14 +6,10 @@ import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import chain, zip_longest
 from math import floor, log10
 from typing import Any
 from urllib.parse import urlsplit
 
-from markupsafe import Markup
-
-_QUOTED = re.compile(r"`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
 _MINUS = "\u2212"
 _THIN = "\u2009"
 DURATION_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
@@ -246,15 +242,6 @@ def origin_name(origin: str) -> str:
     return ORIGIN_NAMES.get(origin, origin)
 
 
-def marked(message: str) -> Markup:
-    """A message with its `code` and its 'names' as code, as pages show it."""
-    parts = _QUOTED.split(message)
-    codes = [
-        Markup("<code>{}</code>").format(code or name) for code, name in zip(parts[1::3], parts[2::3], strict=True)
-    ]
-    return Markup("").join(chain.from_iterable(zip_longest(parts[::3], codes, fillvalue="")))
-
-
 def headline(message: str) -> str:
     """One line that stands for a message: a traceback's last line, a compiler's first error, else the first line."""
     lines = message.strip().splitlines() or [""]
@@ -350,7 +337,6 @@ FILTERS = (
     outcome_name,
     origin_name,
     headline,
-    marked,
     plural,
     shape,
     fact,

@@ -5,6 +5,11 @@ It stands apart from the formats of numbers, which the command line uses where n
 
 from __future__ import annotations
 
+import re
+from itertools import chain, zip_longest
+
+from markupsafe import Markup
+
 from warpwatch.contract.words import ChangePhase, StatementDirection, StatementKind, StatementSource, Verdict
 from warpwatch.db.regressions import RegressionRow
 from warpwatch.server.reports.formats import change, interval, plural, share, short, status_name
@@ -17,6 +22,7 @@ from warpwatch.server.verdicts.statements import (
     state_regression,
 )
 
+_QUOTED = re.compile(r"`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
 _ARROWS = {
     StatementDirection.SLOWER: "▲",
     StatementDirection.FASTER: "▼",
@@ -125,7 +131,17 @@ def candidate_commits(row: RegressionRow) -> str:
     return plural(row.commits_between + 1, "commit") + bisecting
 
 
+def marked(message: str) -> Markup:
+    """A message with its `code` and its 'names' as code, as pages show it."""
+    parts = _QUOTED.split(message)
+    codes = [
+        Markup("<code>{}</code>").format(code or name) for code, name in zip(parts[1::3], parts[2::3], strict=True)
+    ]
+    return Markup("").join(chain.from_iterable(zip_longest(parts[::3], codes, fillvalue="")))
+
+
 FILTERS = (
+    marked,
     candidate_commits,
     change_headline,
     change_tone,

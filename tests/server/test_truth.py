@@ -323,6 +323,22 @@ def test_the_story_is_what_was_planted(story: Story) -> None:
     assert {sha for _, sha in rows} <= titles, "nothing else happened"
 
 
+def test_a_commit_is_called_what_it_did_whatever_later_commits_undid(story: Story) -> None:
+    with story.database.session() as session:
+        line = read_line(session, story.machine.lab.repository)
+        assert line is not None
+        undone = 0
+        for row in list_rows(story):
+            detail = read_regression(session, row["id"])
+            assert detail is not None
+            for member in detail.series:
+                if row["verdict"] == member.verdict == "confirmed" and member.ratio is not None:
+                    undone += member.left_ratio is not None
+                    stated = stated_module.read_statements(session, {member.series_id}, [row["head_sha"]], line)
+                    assert stated[member.series_id, row["head_sha"]].ratio == member.ratio
+    assert undone
+
+
 def test_every_coloured_element_and_word_is_what_the_statements_say(claims: list[Claim], world: World) -> None:
     found = contradictions(claims, world)
     assert found == [], "\n".join(found)
