@@ -69,7 +69,7 @@ def test_forty_requests_to_a_silent_host_stop_nobody_else(
             ]
             while not git_processes(silent_url):
                 await asyncio.sleep(0.1)
-            for path in ("/api/v1/health", "/", "/submissions", "/api/v1/jobs"):
+            for path in ("/api/v1/health", "/", "/runs", "/api/v1/jobs"):
                 assert (await client.get(path)).status_code == 200
             submission = SUBMISSION | {"repository": lab.name, "device": lab.environment.device_key}
             assert (await client.post("/api/v1/submissions", json=submission)).status_code == 201

@@ -258,9 +258,13 @@ def test_threads_that_read_sources_at_once_do_not_disturb_each_other() -> None:
             others.pop().start()
             time.sleep(0.2)
 
+    threshold = gc.get_threshold()
+    # Tests collect seldom, and a tree alone would bring about no collection.
+    gc.set_threshold(100)
     gc.callbacks.append(let_other_run)
     try:
         assert parse_python(source).body
         assert not others
     finally:
         gc.callbacks.remove(let_other_run)
+        gc.set_threshold(*threshold)
