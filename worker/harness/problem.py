@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -71,6 +71,16 @@ def bits(tensor: Tensor) -> Tensor:
     """The bits of the tensor as integers, which compare equal where both are the same NaN."""
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.detach().contiguous().view(integers[tensor.element_size()])
+
+
+def poison_memory(shapes: Iterable[tuple[tuple[int, ...], torch.dtype]], device: torch.device) -> None:
+    """Leaves NaN, or 77, in the memory that the allocator hands out next for tensors of these shapes, so that an
+    element that is never written is not zero."""
+    poisoned = [
+        torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype, device=device)
+        for shape, dtype in shapes
+    ]
+    del poisoned
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:

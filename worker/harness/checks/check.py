@@ -19,7 +19,7 @@ from warpwatch.contract.words import Fault, Status
 
 from ..failures import WrongResultError
 from ..oracle import Oracle, explain_first
-from ..problem import CaseData, CaseProblem, Progress, bits
+from ..problem import CaseData, CaseProblem, Progress, bits, poison_memory
 from ..turns import STOPWATCH
 from .probes import ProbeContext, ProbeHistory, run_probes
 
@@ -72,12 +72,7 @@ def _run_and_judge(
     live: holds the inputs of `seed`. activity: what the time of the call counts as.
     """
     pristine = live.clone()
-    # It leaves NaN in the memory that the allocator hands out next, so that an element never written is not zero.
-    poisoned = [
-        torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype, device=problem.device)
-        for shape, dtype in problem.expected
-    ]
-    del poisoned
+    poison_memory(problem.expected, problem.device)
     with STOPWATCH.measure(activity):
         results = problem.run(live)
     changed = live.changed_since(pristine)

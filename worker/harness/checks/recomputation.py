@@ -35,7 +35,7 @@ from warpwatch.contract.words import Fault
 
 from ..failures import WrongResultError, device_works
 from ..oracle import Oracle
-from ..problem import CaseData, CaseProblem, LiveCall, bits
+from ..problem import CaseData, CaseProblem, LiveCall, bits, poison_memory
 from ..timers.cuda import elapsed_ns, new_event
 from ..timers.kernel import busy_ns
 from ..timers.rotation import set_seeds
@@ -316,9 +316,8 @@ class _Calls:
 
         The call is repeated while the memory that torch hands out next holds NaN.
         """
-        floats = [result for result in results.values() if result.dtype.is_floating_point]
-        poisoned = [torch.full_like(result, float("nan")) for result in floats for _ in range(_POISONED)]
-        del poisoned
+        shapes = [(tuple(result.shape), result.dtype) for result in results.values()]
+        poison_memory(shapes * _POISONED, self._problem.device)
         again = self._problem.results(self._timed(inputs, _wall_ns, is_repeat=True)[1])
         if any(again[name].isnan().all() for name, result in results.items() if result.is_floating_point()):
             message = "The variant returns memory that it never wrote, which may still hold an earlier answer"
