@@ -8,16 +8,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.home import HomeRow, list_home, read_job_repositories
-from warpwatch.db.reads.occupancy import list_device_runs, list_queued
 from warpwatch.db.reads.query import Page, Session
-from warpwatch.db.schedules import read_costs
-from warpwatch.server.figures.gantt import plan_rows
 from warpwatch.server.figures.home_strip import verdict_strip
 from warpwatch.server.http.problems import documented
-from warpwatch.server.http.service import Before, Db, Limit
-from warpwatch.server.intake.budget import CostEstimates
+from warpwatch.server.http.service import Before, Config, Db, Limit, settings_of
+from warpwatch.server.web.lanes import read_lanes
 from warpwatch.server.web.moved import lead_to
 from warpwatch.server.web.render import Scope, query
 
@@ -45,7 +41,7 @@ def show_home(
 ) -> Response:
     """The repositories, and the form that registers one. entered: its input, where it is wrong."""
     now = datetime.now(UTC)
-    rows = read_home(page.session, now, before, PAGE_SIZE)
+    rows = read_home(page.session, settings_of(page.request).lease_seconds, before, PAGE_SIZE)
     return page.page(
         "home.html" if rows.items else "welcome.html",
         json=query("/home", before=before),
@@ -60,20 +56,17 @@ def show_home(
     )
 
 
-def read_home(session: Session, now: datetime, before: int | None, limit: int) -> Page[HomeRow]:
+def read_home(session: Session, lease_seconds: float, before: int | None, limit: int) -> Page[HomeRow]:
     """A page of repositories, with the estimated end of the work of each."""
     rows = list_home(session, before, limit)
     if not any(row.queued or row.running for row in rows.items):
         return rows
     repositories = read_job_repositories(session)
+    lanes = read_lanes(session, lease_seconds)
     ends: dict[int, datetime] = {}
-    estimates = CostEstimates(read_costs(session))
-    for device in plan_rows(
-        list_devices(session), list_device_runs(session, now), list_queued(session), estimates, now
-    ):
-        for block in device.blocks:
-            if (repository_id := repositories.get(block.job_id)) is not None:
-                ends[repository_id] = max(ends.get(repository_id, now), block.end)
+    for block in (block for device in lanes.rows for block in device.blocks):
+        if (repository_id := repositories.get(block.job_id)) is not None:
+            ends[repository_id] = max(ends.get(repository_id, lanes.now), block.end)
     return Page([replace(row, queue_end=ends.get(row.id)) for row in rows.items], rows.next_before)
 
 
@@ -81,7 +74,7 @@ api = APIRouter(tags=["code"])
 
 
 @api.get("/home", responses=documented(422))
-def get_home(session: Db, before: Before = None, limit: Limit = 50) -> Page[HomeRow]:
+def get_home(session: Db, settings: Config, before: Before = None, limit: Limit = 50) -> Page[HomeRow]:
     """How every repository stands on its watched branch: open, suspected and failing, the queue with its estimated end,
     and the confirmed changes of the last 90 days."""
-    return read_home(session, datetime.now(UTC), before, limit)
+    return read_home(session, settings.lease_seconds, before, limit)
