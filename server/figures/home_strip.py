@@ -6,19 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
 
-from warpwatch.contract.words import StatementDirection
 from warpwatch.db.reads.home import STRIP_DAYS, HomeVerdict
+from warpwatch.server.figures.sparklines import verdict_mark
 from warpwatch.server.reports.formats import plural
-from warpwatch.server.reports.wording import statement_data, statement_tone, statement_words
+from warpwatch.server.reports.wording import statement_words
 from warpwatch.server.verdicts.statements import state_change
 
 WIDTH, HEIGHT, EDGE = 224.0, 24.0, 6.0
-_SHAPES = {
-    StatementDirection.SLOWER: "M0-4.6L4.4 3.4H-4.4z",
-    StatementDirection.FASTER: "M0 4.6L4.4-3.4H-4.4z",
-    StatementDirection.BROKEN: "M-3.4-3.4L3.4 3.4M3.4-3.4L-3.4 3.4",
-    StatementDirection.FIXED: "M-3.8.2L-1 3.2L4-3.4",
-}
 
 
 def verdict_strip(verdicts: Sequence[HomeVerdict], now: datetime) -> str:
@@ -30,10 +24,7 @@ def verdict_strip(verdicts: Sequence[HomeVerdict], now: datetime) -> str:
         statement = state_change(row.regression_id, row.direction, row.phase, row.ratio)
         words.append(f"{row.operator} {statement_words(statement)}")
         x = WIDTH - EDGE - max((now - row.at).total_seconds(), 0.0) * scale
-        data = "".join(f' {name}="{escape(value)}"' for name, value in statement_data(statement).items() if value)
-        group = f'<g class="statement {statement_tone(statement)}"{data} transform="translate({x:.1f} {HEIGHT / 2})">'
-        shape = _SHAPES[statement.direction or StatementDirection.SLOWER]
-        marks.append(f'{group}<title>{escape(words[-1])}</title><path d="{shape}"/></g>')
+        marks.append(verdict_mark(statement, x, HEIGHT / 2, words[-1]))
     label = f"{plural(len(verdicts), 'confirmed change')} in {STRIP_DAYS} days"
     label += f": {', '.join(words[-4:])}" if words else ""
     box = f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" aria-label="{escape(label)}"'

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from warpwatch.db.reads.operator_cases import CaseSeries, ChangeCounts
 from warpwatch.db.reads.standing import VerdictMark
-from warpwatch.db.trends import TrendCell, TrendGrid
-from warpwatch.server.figures.overview_rows import BestVariant, best_variant, operator_sparkline
+from warpwatch.db.trends import TrendGrid
+from warpwatch.server.figures.overview_rows import BestVariant, best_variant, operator_trends
 from warpwatch.server.verdicts.statements import Statement
 
 
@@ -41,9 +41,12 @@ def kernel_rows(
     by_operator: dict[str, list[CaseSeries]] = defaultdict(list)
     for row in series:
         by_operator[row.operator].append(row)
-    moved: dict[str, dict[int, TrendCell]] = defaultdict(dict)
-    for cell in trends.cells:
-        moved[cell.operator][cell.commit_id] = cell
+    # One commit is no trend.
+    pictures = {
+        name: picture.sparkline
+        for name, picture in operator_trends(trends, marks).items()
+        if sum(cell is not None for cell in picture.row) > 1
+    }
     rows = [
         KernelRow(
             operator,
@@ -54,15 +57,7 @@ def kernel_rows(
             changes[operator].open if operator in changes else 0,
             changes[operator].suspected if operator in changes else 0,
             worst.get(operator),
-            # One commit is no trend.
-            operator_sparkline(
-                operator,
-                [moved[operator].get(commit.id) for commit in trends.commits],
-                trends.commits,
-                [mark for mark in marks if mark.operator == operator],
-            )
-            if len(moved[operator]) > 1
-            else "",
+            pictures.get(operator, ""),
         )
         for operator, own in by_operator.items()
     ]

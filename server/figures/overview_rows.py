@@ -45,6 +45,14 @@ class BestVariant:
 
 
 @dataclass(frozen=True, slots=True)
+class TrendPicture:
+    """How an operator moved. row: a cell per commit, None where it was not measured."""
+
+    row: list[TrendCell | None]
+    sparkline: str
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorSummary:
     """worst: where its worst cell stands, None where nothing is open, suspected or failing. worst_cells: how many cells
     stand so. checks: cells by CHECKS. last: the newest cell of its trend."""
@@ -74,14 +82,9 @@ def operator_summaries(
     cells: Sequence[OverviewCell], trends: TrendGrid, marks: Sequence[VerdictMark] = ()
 ) -> list[OperatorSummary]:
     """One row per operator, the worst first. cells: ordered by operator."""
-    moved: dict[str, dict[int, TrendCell]] = defaultdict(dict)
-    for cell in trends.cells:
-        moved[cell.operator][cell.commit_id] = cell
-    by_operator: dict[str, list[VerdictMark]] = defaultdict(list)
-    for mark in marks:
-        by_operator[mark.operator].append(mark)
+    pictures = operator_trends(trends, marks)
     rows = [
-        _summary(operator, list(group), moved.get(operator, {}), trends.commits, by_operator[operator])
+        _summary(operator, list(group), trends.commits, pictures.get(operator, TrendPicture([], "")))
         for operator, group in groupby(cells, key=lambda cell: cell.operator)
     ]
     return sorted(rows, key=lambda row: (badness(row.worst) if row.worst else _NOTHING, natural(row.operator)))
@@ -91,14 +94,9 @@ _NOTHING = (99, 0.0)
 
 
 def _summary(
-    operator: str,
-    cells: list[OverviewCell],
-    moved: Mapping[int, TrendCell],
-    commits: Sequence[TrendCommit],
-    marks: Sequence[VerdictMark],
+    operator: str, cells: list[OverviewCell], commits: Sequence[TrendCommit], picture: TrendPicture
 ) -> OperatorSummary:
-    row = [moved.get(commit.id) for commit in commits]
-    last = next((cell for cell in reversed(row) if cell), None)
+    last = next((cell for cell in reversed(picture.row) if cell), None)
     shas = {commit.id: commit.sha for commit in commits}
     notable = [statement for cell in cells if (statement := state_cell(cell)).kind in NOTABLE]
     worst = worst_statement(notable)
@@ -106,7 +104,7 @@ def _summary(
         operator,
         len({cell.case for cell in cells}),
         len({cell.variant for cell in cells}),
-        operator_sparkline(operator, row, commits, marks),
+        picture.sparkline,
         best_variant(cells),
         worst,
         sum((item.kind, item.direction, item.regression_id) == _change_of(worst) for item in notable) if worst else 0,
@@ -200,15 +198,24 @@ def levels(row: Sequence[TrendCell | None]) -> list[list[tuple[int, float]]]:
     return pieces
 
 
-def operator_sparkline(
-    operator: str, row: Sequence[TrendCell | None], commits: Sequence[TrendCommit], marks: Sequence[VerdictMark]
-) -> str:
-    """The geometric mean of an operator's series over the commits, with its verdicts; empty without a point."""
+def operator_trends(trends: TrendGrid, marks: Sequence[VerdictMark]) -> dict[str, TrendPicture]:
+    """How each operator of the grid moved, with its verdicts."""
+    moved: dict[str, dict[int, TrendCell]] = defaultdict(dict)
+    for cell in trends.cells:
+        moved[cell.operator][cell.commit_id] = cell
+    placed: dict[str, list[tuple[int, Statement]]] = defaultdict(list)
+    ordinals = [commit.ordinal for commit in trends.commits]
+    for mark in marks:
+        placed[mark.operator].append((bisect_left(ordinals, mark.ordinal), state_mark(mark)))
+    rows = {name: [cells.get(commit.id) for commit in trends.commits] for name, cells in moved.items()}
+    return {name: TrendPicture(row, _sparkline(name, row, placed[name])) for name, row in rows.items()}
+
+
+def _sparkline(operator: str, row: Sequence[TrendCell | None], marks: Sequence[tuple[int, Statement]]) -> str:
+    """The geometric mean of an operator's series over the commits; empty without a point. marks: with their columns."""
     pieces = levels(row)
     if not pieces:
         return ""
     moved = exp(pieces[-1][-1][1] - pieces[-1][0][1])
     label = f"{operator}: {change(moved)} over {plural(sum(map(len, pieces)), 'measured commit')}"
-    ordinals = [commit.ordinal for commit in commits]
-    placed = [(bisect_left(ordinals, mark.ordinal), state_mark(mark)) for mark in marks]
-    return trend_sparkline(pieces, len(row), LEAST_SPAN, label, placed)
+    return trend_sparkline(pieces, len(row), LEAST_SPAN, label, marks)

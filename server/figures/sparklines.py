@@ -45,13 +45,13 @@ _SHAPES = {
 }
 
 
-def verdict_mark(statement: Statement, x: float, y: float) -> str:
+def verdict_mark(statement: Statement, x: float, y: float, title: str | None = None) -> str:
     """The mark of a change: a triangle up for slower and down for faster, a cross for broken; hollow while it is only
-    suspected, grey once it is over."""
+    suspected, grey once it is over. title: its tooltip, by default the statement in words."""
     data = "".join(f' {name}="{escape(value)}"' for name, value in statement_data(statement).items() if value)
     shape = _SHAPES[statement.direction or StatementDirection.SLOWER]
     place = f'transform="translate({x:.1f} {y:.1f})"'
-    words = f"<title>{escape(statement_words(statement))}</title>"
+    words = f"<title>{escape(title or statement_words(statement))}</title>"
     return f'<g class="verdict statement {statement_tone(statement)}"{data} {place}>{words}<path d="{shape}"/></g>'
 
 
