@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import on_line
 from warpwatch.db.reads.query import MAX_PAGE, Page, fetch
-from warpwatch.db.regressions import IS_OPEN, PHASE
+from warpwatch.db.regressions import IS_OPEN, IS_SUSPECTED, PHASE
 
 STRIP_DAYS = 90
 """How far back the verdicts of a row reach."""
@@ -78,7 +78,7 @@ _ROWS = f"""
     FROM watched JOIN operators ON operators.repository_id = watched.id
 ), changes AS (
     SELECT watched.repository_id, count(*) FILTER (WHERE {IS_OPEN} AND direction <> 'faster') AS open,
-           count(*) FILTER (WHERE regressions.verdict = 'suspected') AS suspected
+           count(*) FILTER (WHERE {IS_SUSPECTED}) AS suspected
     FROM regressions JOIN operators_of AS watched ON watched.id = regressions.operator_id
     JOIN commits AS base ON base.id = regressions.base_commit_id
     JOIN commits AS head ON head.id = regressions.head_commit_id

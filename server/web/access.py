@@ -20,9 +20,8 @@ from warpwatch.server.http.permissions import ROLE_SCOPES, SCOPES, weaker
 from warpwatch.server.http.problems import FieldError, Problem, documented
 from warpwatch.server.http.service import Before, Db, Limit
 from warpwatch.server.intake.triage import MAX_NAME
-from warpwatch.server.web.forms import form_errors
+from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.render import PageScope, Scope
-from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import PeopleTab, people_tab
 
 

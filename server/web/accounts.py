@@ -18,9 +18,8 @@ from warpwatch.server.http.access import Asking
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit
 from warpwatch.server.intake.accounts import AccountChange, AccountRequest, Invitation, make_account, renew_invitation
-from warpwatch.server.web.forms import form_errors
+from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.render import PageScope, Scope
-from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import PeopleTab, people_tab
 from warpwatch.settings import Settings
 

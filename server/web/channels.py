@@ -29,10 +29,9 @@ from warpwatch.server.http.problems import Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
 from warpwatch.server.intake.channels import KINDS, ChannelRequest, create_channel
 from warpwatch.server.web.code import RepositoryName
-from warpwatch.server.web.forms import form_errors
+from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.render import PageScope, Scope, query
 from warpwatch.server.web.schedules import named_repository
-from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 router = APIRouter()

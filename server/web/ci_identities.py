@@ -20,9 +20,8 @@ from warpwatch.db.reads.query import Page, Session
 from warpwatch.destinations import DestinationError, is_trustworthy
 from warpwatch.server.http.problems import FieldError, Problem, documented
 from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
-from warpwatch.server.web.forms import form_errors
+from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.render import PageScope, Scope
-from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 from warpwatch.settings import Settings
 

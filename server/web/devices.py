@@ -35,8 +35,8 @@ from warpwatch.server.figures.run_times import device_times
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Config, Db, database_of, device_or_404, require_schema
 from warpwatch.server.verdicts.cards import CardOffset, pool_offset
+from warpwatch.server.web.forms import form_of
 from warpwatch.server.web.render import PageScope, Scope
-from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import DevicesTab, devices_tab
 from warpwatch.server.web.worker_keys import NewKey
 from warpwatch.settings import Settings

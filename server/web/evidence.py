@@ -50,6 +50,7 @@ def read_tab(
     whether the host was busy. A tab that was asked for and has nothing to say gives way to the diff."""
     number = detail.regression.id
     bench = read_bench_evidence(page.session, number)
+    busy = find_busy_host(bench)
     code = read_code_evidence(page.session, number)
     measured = [view.series for view in cases if view.series.base_ns]
     has_trace = detail.base_trace_id is not None and detail.head_trace_id is not None
@@ -72,11 +73,11 @@ def read_tab(
     elif tab == EvidenceTab.ERRORS:
         contents = {"numbers": read_error_evidence(page.session, number)}
     elif tab == EvidenceTab.HOST:
-        contents = _host(bench)
+        contents = _host(bench, busy)
     else:
         contents = {"figures": [(series, rounds_figure(series)) for series in measured[:MOST_ROUNDS]]}
     tabs = [(name, TAB_NAMES[name]) for name in EvidenceTab if filled[name]]
-    return contents | {"evidence": tab, "evidence_tabs": tabs, "busy": find_busy_host(bench)}
+    return contents | {"evidence": tab, "evidence_tabs": tabs, "busy": busy}
 
 
 def _diff(page: PageScope, detail: RegressionDetail) -> dict[str, Any]:
@@ -101,10 +102,9 @@ def _trace(page: PageScope, detail: RegressionDetail) -> dict[str, Any]:
     return {"pair": pair, "picture": picture, "kernels": kernels, "kernels_contradict": against}
 
 
-def _host(bench: BenchEvidence | None) -> dict[str, Any]:
+def _host(bench: BenchEvidence | None, busy: BusyHost | None) -> dict[str, Any]:
     """Readings that differ between base and head, or while a benchmark ran. How busy the host was is said once."""
     rows = list_circumstances(bench)
-    busy: BusyHost | None = find_busy_host(bench)
     told = [row for row in rows if busy is None or row.name not in BUSY_FACTS]
     moved = [
         row

@@ -30,9 +30,8 @@ from warpwatch.db.reads.work import read_submission
 from warpwatch.destinations import DestinationError
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
-from warpwatch.server.web.forms import form_errors
+from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.render import PageScope, Scope
-from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 from warpwatch.settings import Settings
 

@@ -17,9 +17,8 @@ from warpwatch.db.keeping import RetentionRule, list_rules, preview_rule, set_ru
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Db, repository_or_404
-from warpwatch.server.web.forms import form_errors
+from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.render import PageScope, Scope
-from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 Days = Annotated[int | None, Field(default=None, ge=1, le=36_500, description="Days; null keeps it for good.")]

@@ -16,10 +16,9 @@ from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import Problem, documented
 from warpwatch.server.http.service import Config, Db, database_of, repository_or_404, require_schema
 from warpwatch.server.intake.repositories import NewRepository, RepositorySettings, change_settings, register
-from warpwatch.server.web.forms import form_errors
+from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.home import show_home
 from warpwatch.server.web.render import PageScope, Scope, query
-from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 router = APIRouter()

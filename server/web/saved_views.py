@@ -16,10 +16,9 @@ from warpwatch.db.saved_views import SavedView, list_saved_views, read_saved_vie
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Db, Limit, repository_or_404
 from warpwatch.server.web.code import RepositoryName
-from warpwatch.server.web.forms import form_errors
+from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.render import PageScope, Scope, query
 from warpwatch.server.web.schedules import named_repository
-from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 REFUSED = "not saved: some fields are not valid"

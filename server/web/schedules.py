@@ -21,9 +21,8 @@ from warpwatch.server.http.service import Before, Config, Db, Limit, database_of
 from warpwatch.server.intake.cron import EXAMPLE
 from warpwatch.server.intake.schedule_requests import REFUSED, ScheduleChange, ScheduleRequest, change, create
 from warpwatch.server.intake.scheduled_run import run_schedule
-from warpwatch.server.web.forms import form_errors
+from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.render import PageScope, Scope, query
-from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 router = APIRouter()

@@ -29,7 +29,6 @@ from warpwatch.server.http.service import (
 from warpwatch.server.intake.preview import CommitOptions, SubmissionPreview, list_options, preview_submission
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
-from warpwatch.server.web.forms import form_of as form_of
 from warpwatch.server.web.lanes import read_lanes
 
 api = APIRouter(tags=["submissions"])

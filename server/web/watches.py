@@ -17,11 +17,10 @@ from warpwatch.server.http.service import Before, Db, Limit, repository_or_404
 from warpwatch.server.intake.triage import MAX_NAME
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName
-from warpwatch.server.web.forms import form_errors
+from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.render import PageScope, Scope, query
 from warpwatch.server.web.saved_views import own_path
 from warpwatch.server.web.schedules import named_repository
-from warpwatch.server.web.submissions import form_of
 from warpwatch.server.web.tabs import RepositoryTab, repository_tab
 
 REFUSED = "not watched: some fields are not valid"
