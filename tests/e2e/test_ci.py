@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.conftest import Running
 from tests.e2e.repositories import TEN_COMMITS, commit, create, git
 from tests.server.listener import listening, send_hook
-from warpwatch.server.verdicts.thresholds import THRESHOLDS
+from warpwatch.contract.rounds import FEWEST_ROUNDS
 
 pytestmark = pytest.mark.timeout(900)
 SECRET = "a-secret-of-some-length"
@@ -46,7 +46,7 @@ def test_a_slower_change_turns_its_commit_red(running: Running, source: Path, tm
     assert told == ["failure"], report["rows"]
     assert [(row["variant"], row["case"].split(",")[-1]) for row in slower] == [("v3", "fwd")]
     assert 1.2 < slower[0]["ratio"] < 1.4
-    assert slower[0]["rounds"] >= THRESHOLDS["cpu"].earliest_unsuspected
+    assert slower[0]["rounds"] >= FEWEST_ROUNDS
     assert (report["base_sha"], report["compared"], report["exit_code"]) == (main, 4, 1)
 
     command = [
