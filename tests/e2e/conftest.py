@@ -48,6 +48,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "WARPWATCH_CASE_TIMEOUT": "20",
         "WARPWATCH_LEASE": "5",
         "WARPWATCH_MEMORY_GB": "6",
+        "WARPWATCH_VISIBLE": str(tmp_path_factory.mktemp("visible")),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in values.items():

@@ -35,7 +35,7 @@ def test_from_the_form_to_the_trace(running: Running, source: Path, page: Page) 
     check = next(job for job in jobs if job["kind"] == "check")
     page.goto(f"{url}/jobs/{check['id']}")
     expect(page.get_by_role("log")).to_contain_text("check v3 n=2000,f32,bwd ok", timeout=120_000)
-    expect(page.locator("#state")).to_contain_text("done", timeout=60_000)
+    expect(page.locator("#state")).to_contain_text("Finished", timeout=60_000)
 
     row = running.wait(lambda: running.has_ended(number))
     assert row["state"] == "done"

@@ -33,7 +33,8 @@ def load() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def shas(running: Running, source: Path, load: None) -> list[str]:
     """The forty commits, when nothing is left to be measured."""
-    commits = build_forty_commits(source, running.settings.home / "python-that-spins")
+    (folder,) = running.settings.visible
+    commits = build_forty_commits(source, folder / "python-that-spins")
     running.client.post("/repositories", {"name": "roots", "url": str(source)})
     started = time.monotonic()
     asked = [
