@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "WARPWATCH_CASE_TIMEOUT": "20",
         "WARPWATCH_LEASE": "5",
         "WARPWATCH_MEMORY_GB": "6",
-        "WARPWATCH_VISIBLE": str(tmp_path_factory.mktemp("visible")),
+        # For an interpreter of a test's own, which starts this one.
+        "WARPWATCH_VISIBLE": f"{tmp_path_factory.mktemp('visible')}:{sys.prefix}:{sys.base_prefix}",
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in values.items():

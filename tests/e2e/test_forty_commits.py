@@ -33,7 +33,7 @@ def load() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def shas(running: Running, source: Path, load: None) -> list[str]:
     """The forty commits, when nothing is left to be measured."""
-    (folder,) = running.settings.visible
+    folder = running.settings.visible[0]
     commits = build_forty_commits(source, folder / "python-that-spins")
     running.client.post("/repositories", {"name": "roots", "url": str(source)})
     started = time.monotonic()
