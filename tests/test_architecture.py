@@ -18,6 +18,7 @@ LINKED = ("worker", "db", "server")
 LEAVES = {
     "warpwatch._toolchain",
     "warpwatch.bundle",
+    "warpwatch.chrome_trace",
     "warpwatch.definitions",
     "warpwatch.destinations",
     "warpwatch.formats",

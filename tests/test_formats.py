@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpwatch.contract.words import Status
-from warpwatch.formats import FORMATS, FormatError, FormatFault, list_findings, read_results, strip_preamble
+from warpwatch.formats import FORMATS, FormatError, FormatFault, list_findings, read_results
 
 FILES = Path(__file__).parent / "foreign"
 NAMES = {
@@ -46,7 +46,7 @@ def test_google_benchmark_gives_a_sample_per_repetition_and_the_errors_of_benchm
     assert len(by_name["sum_range/8"].samples_ns) == 3
     assert by_name["sum_range/8"].sizes == {"arg1": 8}
     assert by_name["sum_range/64"].median_ns == pytest.approx(921.37, abs=0.01)
-    assert by_name["broken"].error == "no input"
+    assert (by_name["broken"].status, by_name["broken"].message) == (Status.CRASHED, "no input")
     assert results.facts["num_cpus"] == 2
     assert "load_avg" not in results.facts, "facts that differ from run to run would split every series"
     statuses = {finding.case: finding.status for finding in list_findings(results, "cpu")}
@@ -81,7 +81,7 @@ def test_nvbench_gives_cold_gpu_times_with_their_axes() -> None:
     assert first.low_ns == first.high_ns, "without a deviation there is no interval"
     assert second.low_ns < second.median_ns < second.high_ns
     assert list_findings(results, "cuda")[2].status is Status.SKIPPED
-    assert skipped.skipped
+    assert skipped.status is Status.SKIPPED
     assert (results.device_kind, results.device_name) == ("cuda", "NVIDIA H100 80GB HBM3")
     (measurement,) = list_findings(results, "cuda")[0].bench.measurements  # type: ignore[union-attr]
     assert (measurement.metric, measurement.protocol) == ("graph", "nvbench")
@@ -90,11 +90,142 @@ def test_nvbench_gives_cold_gpu_times_with_their_axes() -> None:
 def test_nvbench_samples_lie_in_files_beside_the_json() -> None:
     samples = {"nvbench.json-bin/0.bin": struct.pack("<4f", 1e-5, 2e-5, 3e-5, 6e-5)}
     results = read_results("nvbench", content("nvbench"), samples.get)
-    assert results.benchmarks[0].samples_ns == pytest.approx([10_000, 20_000, 30_000, 60_000])
-    assert results.benchmarks[0].median_ns == pytest.approx(25_000)
-    with pytest.raises(FormatError) as caught:
-        read_results("nvbench", content("nvbench"), lambda _: b"\0\0\0")
-    assert caught.value.fault is FormatFault.TRUNCATED
+    first = results.benchmarks[0]
+    assert first.samples_ns == pytest.approx([10_000, 20_000, 30_000, 60_000])
+    assert (first.low_ns, first.high_ns) == pytest.approx((10_000, 60_000))
+    assert results.left_out == ["samples: 1 of 2 files are not there, such as nvbench.json-bin/1.bin"]
+    damaged = read_results("nvbench", content("nvbench"), {"nvbench.json-bin/0.bin": b"\0"}.get).benchmarks
+    assert [item.status for item in damaged] == [Status.UNREADABLE, Status.OK, Status.SKIPPED]
+
+
+def test_nvbench_gives_the_same_time_with_and_without_its_samples() -> None:
+    samples = {"nvbench.json-bin/0.bin": struct.pack("<4f", 1e-5, 2e-5, 3e-5, 6e-5)}
+    values = json.loads(content("nvbench"))
+    values["benchmarks"][0]["states"][0]["summaries"][3]["data"][0]["value"] = "C:\\run\\nvbench.json-bin\\0.bin"
+    with_samples = read_results("nvbench", json.dumps(values).encode(), samples.get)
+    without = read_results("nvbench", json.dumps(values).encode())
+    assert with_samples.benchmarks[0].median_ns == without.benchmarks[0].median_ns == pytest.approx(12_500)
+    assert len(with_samples.benchmarks[0].samples_ns) == 4
+    assert without.left_out == ["samples: 2 of 2 files are not there, such as nvbench.json-bin/0.bin"]
+
+
+def test_nvbench_writes_infinity_for_the_deviation_of_few_samples() -> None:
+    values = json.loads(content("nvbench"))
+    for summary in values["benchmarks"][0]["states"][1]["summaries"]:
+        if summary["tag"].endswith("stdev/relative"):
+            summary["data"][0]["value"] = "inf"
+    second = read_results("nvbench", json.dumps(values).encode()).benchmarks[1]
+    assert second.status is Status.OK
+    assert second.low_ns == second.median_ns == second.high_ns
+
+
+def test_nvbench_results_of_two_cards_and_of_two_models_are_told_apart() -> None:
+    values = json.loads(content("nvbench"))
+    state = values["benchmarks"][0]["states"][1]
+    first = state["device"]
+    model = values["devices"][0]
+    values["devices"] += [model | {"id": first + 1}, model | {"id": first + 2, "name": "NVIDIA L4"}]
+    unused = read_results("nvbench", json.dumps(values).encode())
+    assert [item.name for item in unused.benchmarks] == [
+        item.name for item in read_results("nvbench", content("nvbench")).benchmarks
+    ], "another card of the host changes no name"
+    values["benchmarks"][0]["states"] += [state | {"device": first + 1}, state | {"device": first + 2}]
+    added = read_results("nvbench", json.dumps(values).encode()).benchmarks
+    assert [item.name for item in added[:3]] == [item.name for item in unused.benchmarks]
+    key = unused.benchmarks[1].name
+    assert [(item.name, item.device) for item in added[3:]] == [(f"{key},device={first + 1}", ""), (key, "NVIDIA L4")]
+
+
+GOOGLE_ROW = {"run_type": "iteration", "real_time": 10.0, "time_unit": "us", "family_index": 0}
+
+
+def google(*rows: Any, **context: Any) -> bytes:
+    return json.dumps({"context": {"json_schema_version": 1, **context}, "benchmarks": list(rows)}).encode()
+
+
+def test_the_curve_of_a_family_is_no_benchmark() -> None:
+    fitted = [
+        {"name": f"sort_{word}", "run_name": "sort", "run_type": "aggregate", "aggregate_name": word, "rms": 0.1}
+        for word in ("BigO", "RMS")
+    ]
+    rows = [GOOGLE_ROW | {"name": f"sort/{size}", "run_name": f"sort/{size}"} for size in (64, 128)]
+    results = read_results("google-benchmark", google(*rows, *fitted))
+    assert [(item.name, item.status) for item in results.benchmarks] == [("sort/64", "ok"), ("sort/128", "ok")]
+    assert results.list_faults() == []
+
+
+def test_two_families_of_one_name_are_unreadable_and_cost_no_other_benchmark() -> None:
+    same = [GOOGLE_ROW | {"name": "copy", "run_name": "copy", "family_index": index} for index in (0, 1)]
+    other = GOOGLE_ROW | {"name": "sort", "run_name": "sort", "family_index": 2}
+    results = read_results("google-benchmark", google(*same, other))
+    assert [(item.name, item.status) for item in results.benchmarks] == [("copy", "unreadable"), ("sort", "ok")]
+    assert results.list_faults() == ["two benchmarks are called 'copy'; give each its own name"]
+
+
+def test_names_that_differ_in_a_blank_stay_apart_whatever_stands_beside_them() -> None:
+    rows = [GOOGLE_ROW | {"name": name, "family_index": index} for index, name in enumerate(["a b", "a_b", "c d"])]
+    blank, exact, third = (item.name for item in read_results("google-benchmark", google(*rows)).benchmarks)
+    assert (exact, third) == ("a_b", "c_d")
+    assert blank.startswith("a_b~")
+    assert [item.name for item in read_results("google-benchmark", google(rows[0])).benchmarks] == ["a_b"]
+
+
+@pytest.mark.parametrize("spread", [None, float("nan"), float("inf"), "nan"])
+def test_a_deviation_that_is_no_number_leaves_the_time_without_an_interval(spread: Any) -> None:
+    rows = [
+        {
+            "name": f"sort_{word}",
+            "run_name": "sort",
+            "run_type": "aggregate",
+            "aggregate_name": word,
+            "aggregate_unit": "time",
+            "real_time": value,
+            "time_unit": "us",
+        }
+        for word, value in (("median", 10.0), ("stddev", spread))
+    ]
+    (item,) = read_results("google-benchmark", google(*rows)).benchmarks
+    assert (item.low_ns, item.median_ns, item.high_ns) == (10_000, 10_000, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "device"),
+    [
+        (["fv-az1432-871", "runnervmwhb2z"], "GitHub-hosted runner"),
+        (["4f1c0e9a7b2d", "0123456789ab"], "container"),
+        (["ip-10-0-3-7", "ip-172-31-2-9.ec2.internal"], "EC2 host"),
+        (["epyc-lab-3", "epyc-lab-3"], "epyc-lab-3"),
+    ],
+)
+def test_hosts_that_each_job_gets_anew_are_one_device(hosts: list[str], device: str) -> None:
+    row = GOOGLE_ROW | {"name": "sort"}
+    names = [read_results("google-benchmark", google(row, host_name=host)).device_name for host in hosts]
+    assert names == [device, device]
+
+
+def test_tests_of_one_name_are_called_by_their_files_and_no_other_is() -> None:
+    values = json.loads(content("pytest-benchmark"))
+    first = values["benchmarks"][0]
+    again = first | {"fullname": "tests/test_other.py::test_sum[10]"}
+    alone = first | {"name": "test_sort", "fullname": "tests/test_sort.py::test_sort"}
+    values["benchmarks"] = [first, again, alone]
+    results = read_results("pytest-benchmark", json.dumps(values).encode())
+    assert [item.name for item in results.benchmarks] == [first["fullname"], again["fullname"], "test_sort"]
+
+
+def test_the_release_of_a_kernel_is_no_other_environment() -> None:
+    values = json.loads(content("pytest-benchmark"))
+    facts = read_results("pytest-benchmark", json.dumps(values).encode()).facts
+    values["machine_info"]["release"] = "6.17.0-1"
+    assert read_results("pytest-benchmark", json.dumps(values).encode()).facts == facts
+
+
+def test_a_sample_below_the_tick_of_a_clock_costs_only_itself() -> None:
+    data = json.dumps(plain({"name": "a", "unit": "us", "samples": [0, *[1.0] * 9]})).encode()
+    (finding,) = list_findings(read_results("plain", data), "cpu")
+    assert finding.bench is not None
+    (measurement,) = finding.bench.measurements
+    assert (measurement.median_ns, len(measurement.samples_ns), measurement.dropped) == (1000, 9, 1)
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/../../b", ".."])
@@ -121,7 +252,7 @@ def test_plain_json_takes_a_value_or_samples_in_any_unit_of_time() -> None:
     first, second, third = results.benchmarks
     assert (first.name, first.median_ns) == ("a_b", 1500.0)
     assert (second.median_ns, second.low_ns, second.high_ns, second.sizes) == (2e6, 1e6, 3e6, {"n": 8})
-    assert third.error == "no input"
+    assert (third.status, third.message) == (Status.CRASHED, "no input")
     assert (results.device_kind, results.device_name) == ("cuda", "Board 7")
 
 
@@ -195,10 +326,10 @@ TIME = {"name": "a", "value": 1, "unit": "us"}
         (plain(TIME, facts=[1]), "invalid"),
         (plain("a"), "invalid"),
         (plain({"name": "a", "unit": "us"}), "invalid"),
-        (plain(TIME | {"samples": [1] * 1_000_001}), "too_large"),
+        (plain(TIME | {"samples": [1] * 1_000_001}), "invalid"),
         (b"[1]", "invalid"),
         (b"nonsense", "invalid"),
-        (b"\xff\xfe", "invalid"),
+        (b"\xff\xff", "invalid"),
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "invalid"),
         (b'{"a": ' + b"9" * 10_000 + b"}", "invalid"),
         (b'{"a":[' + b"[]," * 400_001 + b"[]]}", "too_large"),
@@ -214,10 +345,29 @@ def test_there_is_no_format_of_another_name() -> None:
     assert fault_of("criterion", b"{}") is FormatFault.UNKNOWN_FORMAT
 
 
-def test_what_is_printed_before_the_json_is_left_out() -> None:
-    assert strip_preamble(b"loading {1}\nready\n{\n}") == b"{\n}"
-    assert strip_preamble(b'{"a": 1}') == b'{"a": 1}'
-    assert strip_preamble(b"nothing") == b"nothing"
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_what_is_printed_before_the_json_is_left_out_in_any_encoding(encoding: str) -> None:
+    text = "loading {1}\nready\n" + json.dumps(plain(TIME), indent=1)
+    assert [item.name for item in read_results("plain", text.encode(encoding)).benchmarks] == ["a"]
+
+
+DAMAGE: list[Any] = [None, "row", {}, 7, float("nan"), [], {"name": None}, {"name": "x"}]
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=repr)
+@pytest.mark.parametrize("name", [*NAMES, "plain"])
+def test_a_damaged_row_costs_only_itself(name: str, damage: Any) -> None:
+    times = [{"name": text, "value": 1, "unit": "us"} for text in "abc"]
+    values = plain(*times) if name == "plain" else json.loads(content(name))
+    rows = values["benchmarks"][0]["states"] if name == "nvbench" else values["benchmarks"]
+    whole = read_results(name, json.dumps(values).encode())
+    sound = list(rows)
+    for place in range(len(sound) + 1):
+        rows[:] = [*sound[:place], damage, *sound[place:]]
+        results = read_results(name, json.dumps(values).encode())
+        names = {item.name: item.status for item in results.benchmarks}
+        assert all(names[item.name] is item.status for item in whole.benchmarks)
+        assert len(results.list_faults()) == 1 + len(whole.list_faults())
 
 
 json_values = st.recursive(

@@ -513,3 +513,22 @@ def measure(root: Path, definitions: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "warpwatch", *words], cwd=root.parent, env=environment, capture_output=True, text=True
     )
+
+
+def test_a_setup_py_below_the_root_builds_from_its_folder(tmp_path: Path) -> None:
+    files = {
+        "setup.py": "from setuptools import setup\nsetup(name='docs')\n",
+        "bindings/torch/setup.py": "from setuptools import setup\n"
+        "from torch.utils.cpp_extension import BuildExtension, CUDAExtension\n"
+        "setup(name='pk', packages=['pk'], ext_modules=[CUDAExtension('pk._C', ['csrc/a.cpp'])])\n",
+        "bindings/torch/pk/__init__.py": "from . import _C\n",
+        "bindings/torch/csrc/a.cpp": "#include <torch/extension.h>\nint go(int x) { return x; }\n"
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("go", &go); }\n',
+    }
+    root = plant(tmp_path / "repository", files)
+    assert init(root).exit_code == 0
+    project, operators = written(root)
+    assert project.measured is not None
+    assert project.measured.build == "cd bindings/torch && python setup.py build_ext --inplace"
+    assert set(project.measured.inputs) >= {"bindings/torch/setup.py", "bindings/torch/csrc/a.cpp"}
+    assert variant(operators["go"]) == "pk._C.go(x)"

@@ -106,7 +106,7 @@ class _Rounds:
                     self.comparisons[pair] = ended(self.comparisons[pair], run.status, message, reason)
                 return
             self.newest[name] = run.results
-            times[name] = {item.name: item.median_ns for item in run.results.benchmarks if item.error is None}
+            times[name] = {item.name: item.median_ns for item in run.results.benchmarks if item.status is Status.OK}
         if not self.comparisons:
             shared = [case for case in times["head"] if case in times["base"]]
             if not shared:

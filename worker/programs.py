@@ -28,7 +28,6 @@ from warpwatch.formats import (
     list_findings,
     operator_entry,
     read_results,
-    strip_preamble,
 )
 from warpwatch.project import Program
 from warpwatch.worker.checkout import Checkout
@@ -45,6 +44,7 @@ _OUTPUT, _PRINTED = "results.json", "printed"
 _NOT_EXECUTABLE, _NOT_FOUND, _SIGNALLED = 126, 127, 128
 _KILLED = 9
 _TAIL = 2000
+_SHOWN_FAULTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +133,16 @@ class ProgramRunner:
         if data is None:
             return ProgramRun(Status.UNREADABLE, "its results are no regular file")
         try:
-            results = read_results(
-                self.program.format,
-                data if reply.has_output else strip_preamble(data),
-                lambda name: self._file(name, 4 * SAMPLE_LIMIT + 1),
-            )
+            results = read_results(self.program.format, data, lambda name: self._file(name, 4 * SAMPLE_LIMIT + 1))
         except FormatError as error:
             is_version = error.fault is FormatFault.UNKNOWN_VERSION
             return ProgramRun(Status.UNSUPPORTED if is_version else Status.UNREADABLE, f"its results: {error}")
-        return ProgramRun(Status.OK, "", results)
+        here = [benchmark for benchmark in results.benchmarks if not benchmark.device]
+        if len(here) < len(results.benchmarks):
+            self.reporter.log(f"{len(results.benchmarks) - len(here)} results of other devices are left out")
+        for fault in results.list_faults()[:_SHOWN_FAULTS]:
+            self.reporter.log(f"left out of its results: {fault}")
+        return ProgramRun(Status.OK, "", replace(results, benchmarks=here))
 
     def _file(self, name: str, limit: int) -> bytes | None:
         """A file in the temporary folder of the child, where the program may have put anything."""

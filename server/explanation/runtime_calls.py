@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from warpwatch.chrome_trace import RUNTIME_CATEGORIES
 from warpwatch.db.reads.query import Session
 from warpwatch.db.traces import TraceListRow
-from warpwatch.server.explanation.timeline import API_CATEGORIES, TraceEvent, read_events
+from warpwatch.server.explanation.timeline import TraceEvent, read_events
 from warpwatch.server.explanation.trace_files import load_trace
 
 MOST_COMPRESSED = 500_000
@@ -70,7 +71,7 @@ def calls_with_callers(trace: Any) -> Iterator[tuple[TraceEvent, str]]:
     """Every CUDA call of a Chrome trace, and the innermost torch operator around it on its thread."""
     threads: dict[tuple[str, str], list[TraceEvent]] = defaultdict(list)
     for event in read_events(trace):
-        if event.category == "cpu_op" or event.category in API_CATEGORIES:
+        if event.category == "cpu_op" or event.category in RUNTIME_CATEGORIES:
             threads[event.thread].append(event)
     for events in threads.values():
         around: list[TraceEvent] = []

@@ -10,13 +10,17 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
-from typing import Any, TypeGuard
+from typing import Any
 
-CALL = "warpwatch call"
-"""The annotation around each recorded call (worker.harness.profile.events)."""
-DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-API_CATEGORIES = ("cuda_runtime", "cuda_driver")
+from warpwatch.chrome_trace import (
+    CALL,
+    DEVICE_CATEGORIES,
+    LONGEST_US,
+    RUNTIME_CATEGORIES,
+    arguments_of,
+    read_times,
+)
+
 MOST_DEPTH = 3
 """Levels of nested operators that a lane shows."""
 MOST_LANES = 4
@@ -94,7 +98,7 @@ class TraceEvent:
 def read_timeline(trace: Any, call: int | None = None, *, like_ns: float | None = None) -> Timeline | None:
     """One call of a Chrome trace from its first event on, by default the last, which is the warmest; None when nothing
     was recorded. like_ns: chooses the call whose length is nearest to that instead."""
-    events = list(read_events(trace))
+    events = _of_one_clock(list(read_events(trace)))
     calls = sorted((event for event in events if event.category == "user_annotation"), key=lambda event: event.start)
     groups = _by_call(events, calls) if calls else [events]
     groups = [[event for event in group if event.category != "user_annotation"] for group in groups]
@@ -119,26 +123,28 @@ def _span(events: list[TraceEvent], call: list[TraceEvent]) -> tuple[float, floa
     return min(event.start for event in events), max(event.end for event in [*events, *call])
 
 
+def _of_one_clock(events: list[TraceEvent]) -> list[TraceEvent]:
+    """Leaves out events that began more than a day from the middle one: their clock counts from elsewhere."""
+    if not events:
+        return []
+    middle = sorted(event.start for event in events)[len(events) // 2]
+    return [event for event in events if abs(event.start - middle) <= LONGEST_US * 1e3]
+
+
 def read_events(trace: Any) -> Iterable[TraceEvent]:
     """The events of a Chrome trace that a timeline shows."""
     rows = trace.get("traceEvents") if isinstance(trace, dict) else trace
     for row in rows if isinstance(rows, list) else []:
         if not isinstance(row, dict) or row.get("ph") != "X":
             continue
-        name, category = row.get("name"), row.get("cat")
-        start, duration = (row.get(field) for field in ("ts", "dur"))
-        if not (isinstance(name, str) and isinstance(category, str) and _is_time(start) and _is_time(duration)):
+        name, category, times = row.get("name"), row.get("cat"), read_times(row)
+        if not (isinstance(name, str) and isinstance(category, str) and times is not None):
             continue
-        is_known = category in (*DEVICE_CATEGORIES, *API_CATEGORIES, "cpu_op")
+        is_known = category in (*DEVICE_CATEGORIES, *RUNTIME_CATEGORIES, "cpu_op")
         if is_known or (category == "user_annotation" and name == CALL):
-            arguments = row.get("args")
-            arguments = arguments if isinstance(arguments, dict) else {}
+            arguments = arguments_of(row)
             thread, correlation = (str(row.get("pid")), str(row.get("tid"))), str(arguments.get("correlation"))
-            yield TraceEvent(name, category, start * 1e3, (start + duration) * 1e3, thread, correlation, arguments)
-
-
-def _is_time(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
+            yield TraceEvent(name, category, times[0], sum(times), thread, correlation, arguments)
 
 
 def _by_call(events: list[TraceEvent], calls: list[TraceEvent]) -> list[list[TraceEvent]]:
@@ -149,7 +155,7 @@ def _by_call(events: list[TraceEvent], calls: list[TraceEvent]) -> list[list[Tra
         index = bisect_right(starts, event.start) - 1
         return index if index >= 0 and event.start <= calls[index].end else None
 
-    launched_by = {event.correlation: call_of(event) for event in events if event.category in API_CATEGORIES}
+    launched_by = {event.correlation: call_of(event) for event in events if event.category in RUNTIME_CATEGORIES}
     groups: list[list[TraceEvent]] = [[] for _ in calls]
     for event in events:
         number = call_of(event)
@@ -164,7 +170,7 @@ def _lanes(events: list[TraceEvent], start: float) -> list[TimelineLane]:
     """Threads by their first operator, each followed by its CUDA calls; then the streams."""
     groups: dict[tuple[int, tuple[str, str]], list[TraceEvent]] = defaultdict(list)
     for event in events:
-        order = 2 if event.category in DEVICE_CATEGORIES else 1 if event.category in API_CATEGORIES else 0
+        order = 2 if event.category in DEVICE_CATEGORIES else 1 if event.category in RUNTIME_CATEGORIES else 0
         groups[order, event.thread].append(event)
     first = {key: min(event.start for event in group) for key, group in groups.items()}
     threads = {thread for order, thread in groups if order < 2}
@@ -193,7 +199,7 @@ def _nested(events: list[TraceEvent], start: float) -> list[TimelineSlice]:
             open_ends.pop()
         if len(open_ends) < MOST_DEPTH:
             kind = {"cpu_op": "operator", "kernel": "kernel"}.get(event.category)
-            kind = kind or ("api" if event.category in API_CATEGORIES else "copy")
+            kind = kind or ("api" if event.category in RUNTIME_CATEGORIES else "copy")
             slices.append(TimelineSlice(event.name, event.start - start, event.end - event.start, kind, len(open_ends)))
         open_ends.append(event.end)
     return slices

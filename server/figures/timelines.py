@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from html import escape
+from math import floor, log10
 
 from warpwatch.server.explanation.alignment import Alignment, match_steps
 from warpwatch.server.explanation.kernel_names import short_name
@@ -143,12 +144,8 @@ def _colours(timelines: list[Timeline]) -> dict[str, int]:
 def _axis(length: float, scale: float, height: float) -> str:
     """Ticks at round times, at most eight."""
     size, unit = unit_of(length)
-    step = next(
-        base * 10**power * size
-        for power in range(-3, 7)
-        for base in (1, 2, 5)
-        if length / (base * 10**power * size) <= 8
-    )
+    power = 10.0 ** floor(log10(max(length, 1.0) / size / 8))
+    step = next(base * power * size for base in (1, 2, 5, 10) if length / (base * power * size) <= 8 or base == 10)
     ticks = []
     for number in range(int(length / step) + 1):
         x = LEFT + number * step * scale

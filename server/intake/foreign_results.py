@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 
 from warpwatch import CONTRACT, git
@@ -16,7 +16,7 @@ from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind
 from warpwatch.db import bundles
-from warpwatch.db.bundles import BundledJob, ImportedBundle, NewBundle
+from warpwatch.db.bundles import BundledJob, NewBundle
 from warpwatch.db.database import Database
 from warpwatch.db.errors import OutcomeError
 from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
@@ -26,7 +26,7 @@ from warpwatch.db.registry import NewCommit
 from warpwatch.formats import ForeignResults, FormatError, case_entry, list_findings, operator_entry, read_results
 from warpwatch.settings import Settings
 
-_NAME = re.compile(r"[A-Za-z_]\w{0,99}")
+_LONGEST_NAME = 100
 
 
 class ForeignFileError(ValueError):
@@ -57,7 +57,19 @@ class ForeignFile:
     fetch: Callable[[str], bytes | None] = lambda _: None
 
 
-def import_foreign(database: Database, settings: Settings, file: ForeignFile) -> ImportedBundle:
+@dataclass(frozen=True, slots=True)
+class ImportedResults:
+    """What became of a file. new: false where the same file had been imported before; then nothing was written.
+
+    left_out: what of the file could not be read, a sentence for each part.
+    """
+
+    submission_id: int
+    new: bool
+    left_out: list[str]
+
+
+def import_foreign(database: Database, settings: Settings, file: ForeignFile) -> ImportedResults:
     """Imports a file in one transaction, and the same file for the same commit only once; ForeignFileError names the
     field at fault."""
     try:
@@ -66,29 +78,40 @@ def import_foreign(database: Database, settings: Settings, file: ForeignFile) ->
         field = "format" if error.fault == "unknown_format" else "file"
         raise ForeignFileError(field, error.message, error.remedy) from error
     program = file.program or file.format.replace("-", "_")
-    if not _NAME.fullmatch(program):
+    if not program.isidentifier() or len(program) > _LONGEST_NAME:
         raise ForeignFileError("program", f"{program!r} is no name", "use letters, digits and underscores")
     with database.session() as session:
         repository = _repository(session, file.repository)
-        environment = _environment(session, results, file.device)
+        models = list(dict.fromkeys(benchmark.device for benchmark in results.benchmarks))
+        environments = {model: _environment(session, results, file.device, model) for model in models}
     # git may have to fetch, so no transaction is open meanwhile.
     info = _describe(settings, repository, file.commit)
-    findings = list_findings(results, environment.device_kind)
-    cases = [case_entry(benchmark.name, benchmark.sizes) for benchmark in results.benchmarks]
-    catalogue = Catalogue(CONTRACT, [operator_entry(program, f"Benchmarks in {results.format} format.", cases)])
     now = datetime.now(UTC)
     request = JobRequest(JobKind.BENCH, repository.url, info.sha, program, JobSpec())
-    job = BundledJob(request, Outcome(environment, catalogue=catalogue, findings=findings), now, now)
-    about = {"file": file.name, "format": file.format, "program": program, "commit": info.sha}
-    identity = json.dumps([repository.id, environment.key, *about.values()]).encode()
+    jobs = [
+        BundledJob(request, _outcome(results, program, model, environment), now, now)
+        for model, environment in environments.items()
+    ]
+    about = {"format": file.format, "program": program, "commit": info.sha}
+    keys = [environment.key for environment in environments.values()]
+    identity = json.dumps([repository.id, *keys, *about.values()]).encode()
     digest = hashlib.sha256(identity + hashlib.sha256(file.data).digest()).hexdigest()
     commits = [NewCommit(*astuple(info))]
-    bundle = NewBundle(digest, file.name, repository.name, repository.url, commits, [job], about)
+    bundle = NewBundle(digest, file.name, repository.name, repository.url, commits, jobs, {"file": file.name} | about)
     try:
         with database.session() as session:
-            return bundles.import_bundle(session, bundle)
+            imported = bundles.import_bundle(session, bundle)
     except OutcomeError as error:
         raise ForeignFileError("file", str(error), "import the file as the program wrote it") from error
+    return ImportedResults(imported.submission_id, imported.new, results.list_faults())
+
+
+def _outcome(results: ForeignResults, program: str, model: str, environment: Environment) -> Outcome:
+    """The benchmarks that ran on one model of device."""
+    here = replace(results, benchmarks=[item for item in results.benchmarks if item.device == model])
+    cases = [case_entry(benchmark.name, benchmark.sizes) for benchmark in here.benchmarks]
+    catalogue = Catalogue(CONTRACT, [operator_entry(program, f"Benchmarks in {results.format} format.", cases)])
+    return Outcome(environment, catalogue=catalogue, findings=list_findings(here, environment.device_kind))
 
 
 def _repository(session: Session, name: str | None) -> RepositoryRow:
@@ -111,17 +134,22 @@ def _describe(settings: Settings, repository: RepositoryRow, commit: str) -> git
         raise ForeignFileError("repository", str(error), "check that the server can reach it") from error
 
 
-def _environment(session: Session, results: ForeignResults, key: str | None) -> Environment:
-    """Environment of the results: the machine facts from the file, on the device that `key` or the file names."""
-    name = key or results.device_name
+def _environment(session: Session, results: ForeignResults, key: str | None, model: str) -> Environment:
+    """Environment of what ran on one model: the machine facts from the file, on the device that `key` or the file
+    names."""
+    name = key or model or results.device_name
     if not name:
         raise ForeignFileError(
             "device", "the file does not name its device", "name a key of /api/v1/devices or a new one"
         )
+    if key is not None and model:
+        raise ForeignFileError("device", f"the file holds results of {model!r} as well", "leave the device out")
+    # Names in other scripts than Latin have no letter left.
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:100]
+    slug = slug or f"device-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     device = find_device(session, slug)
     kind = device.kind if device is not None else results.device_kind
-    if not slug or (device is not None and key is None and device.kind != results.device_kind):
+    if device is not None and key is None and device.kind != results.device_kind:
         raise ForeignFileError("device", f"{name!r} is of another kind", "name a device by its key")
     facts = {"measured_by": results.format, **results.facts}
     # The file's facts need not name the device.

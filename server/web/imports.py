@@ -15,6 +15,7 @@ from warpwatch.server.http.service import Config, database_of, require_schema
 from warpwatch.server.intake.foreign_results import ForeignFile, ForeignFileError, import_foreign
 
 api = APIRouter(tags=["results"])
+_MOST_FAULTS = 100
 Text = Annotated[str | None, Query(min_length=1, max_length=200)]
 _BODY: dict[str, Any] = {
     "requestBody": {
@@ -26,10 +27,14 @@ _BODY: dict[str, Any] = {
 
 
 class ImportedFile(BaseModel):
-    """new: false where the same file was imported before; then nothing was written."""
+    """new: false where the same file was imported before; then nothing was written.
+
+    left_out: what of the file could not be read, a sentence for each part, at most a hundred of them.
+    """
 
     submission_id: int
     new: bool
+    left_out: list[str]
 
 
 async def _body(request: Request) -> bytes:
@@ -65,4 +70,6 @@ def create_import(
     except ForeignFileError as error:
         fields = [FieldError(field=error.field, message=error.message, remedy=error.remedy)]
         raise Problem(422, "not imported", fields) from error
-    return ImportedFile(submission_id=imported.submission_id, new=imported.new)
+    return ImportedFile(
+        submission_id=imported.submission_id, new=imported.new, left_out=imported.left_out[:_MOST_FAULTS]
+    )

@@ -34,7 +34,14 @@ from warpwatch.server.explanation.runtime_calls import MOST_FILES, RuntimeCallRo
 from warpwatch.server.explanation.runtime_calls import in_all_traces as add_up_calls
 from warpwatch.server.explanation.survey import IdleRow, SurveyRow, in_all_traces, read_idle, read_survey
 from warpwatch.server.explanation.timeline import read_timeline
-from warpwatch.server.explanation.trace_files import MOST_BYTES, load_trace, merge_traces
+from warpwatch.server.explanation.trace_files import (
+    MOST_BYTES,
+    TraceFault,
+    TraceFileError,
+    load_trace,
+    merge_traces,
+    open_trace,
+)
 from warpwatch.server.explanation.traced_pairs import PictureState, contradicts, find_paired_times, pair_calls
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.figures.timelines import pair_svg, timeline_svg, waterfall_svg
@@ -177,7 +184,11 @@ def trace(page: PageScope, trace_id: int, call: Annotated[int | None, Query(ge=1
     file = f"{str(page.request.base_url).rstrip('/')}/api/v1/traces/{trace_id}/download.json.gz"
     viewer = f"/perfetto/#!/?mode=embedded&hideSidebar=true&url={quote(file, safe='')}"
     memory = detail.summary.get("memory")
-    recording = load_trace(page.session, trace_id)
+    recording, fault = None, None
+    try:
+        recording = open_trace(page.session, trace_id)
+    except TraceFileError as error:
+        fault = error.fault
     timeline = read_timeline(recording, None if call is None else call - 1) if recording else None
     levels = {total for _, total in memory["points"]} if memory else set()
     return page.page(
@@ -189,6 +200,8 @@ def trace(page: PageScope, trace_id: int, call: Annotated[int | None, Query(ge=1
         on_gpu=any("grid" in kernel.details for kernel in detail.kernels),
         viewer=viewer,
         timeline=timeline,
+        fault=fault,
+        left_out=detail.summary.get("left_out", 0),
         picture=timeline_svg(timeline) if timeline else None,
         others=list_related_traces(page.session, trace_id),
         device_names=name_devices(page.session),
@@ -346,9 +359,15 @@ def compare_traces_csv(session: Db, a: TraceId, b: TraceId) -> Response:
 def download_merged(session: Db, a: TraceId, b: TraceId) -> Response:
     """Both traces in one file for Perfetto, moved so that their last recorded calls begin together."""
     heads = [get_trace(session, number) for number in (a, b)]
-    files = [load_trace(session, number) for number in (a, b)]
-    if files[0] is None or files[1] is None:
-        raise Problem(413, f"a trace has more than {MOST_BYTES} bytes; open each in Perfetto on its own")
+    files = []
+    for number in (a, b):
+        try:
+            files.append(open_trace(session, number))
+        except TraceFileError as error:
+            if error.fault is TraceFault.TOO_LARGE:
+                message = f"trace {number} has more than {MOST_BYTES} bytes; open each in Perfetto on its own"
+                raise Problem(413, message) from error
+            raise Problem(422, f"trace {number} is no Chrome trace; download it to look at it") from error
     origins = [0.0 if (timeline := read_timeline(file)) is None else timeline.origin / 1e3 for file in files]
     names = [f"{head.operator} {head.variant} {head.commit_sha[:8]}" for head in heads]
     merged = merge_traces(files[0], files[1], (names[0], names[1]), (origins[0], origins[1]))

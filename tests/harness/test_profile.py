@@ -25,7 +25,7 @@ from warpwatch.contract.words import Status
 from warpwatch.db.traces import KernelView, TraceDetail
 from warpwatch.server.explanation.alignment import Alignment, align_traces
 from warpwatch.worker.harness.profile import counters
-from warpwatch.worker.harness.profile.events import Recording, events_of, read_recording
+from warpwatch.worker.harness.profile.events import Recording, join_traces, read_recording
 from warpwatch.worker.harness.profile.profiling import time_host
 from warpwatch.worker.harness.profile.summary import kernel_table, launch_sentence, occupancy, runtime_calls, summarize
 from warpwatch.worker.harness.timers.kernel import Profiler, peak_bytes
@@ -276,12 +276,30 @@ def test_a_long_timeline_keeps_its_peaks(tmp_path: Path) -> None:
     assert memory["points"][-1] == [5000e3, 4999]
 
 
-def test_traces_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpwatch.worker.harness.profile.events._CHUNK", 7)
-    path = tmp_path / "trace.json"
-    events = [{"name": f"é{i}", "args": {"Input Dims": [[i]]}} for i in range(20)]
-    path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [{}], "traceEvents": events, "end": "[]"}))
-    assert list(events_of(path)) == events
+def test_a_name_with_quotes_empties_no_profile_and_the_stored_trace_opens(tmp_path: Path) -> None:
+    """torch writes names of record_function without escaping their quotes."""
+    with Profiler(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for name in ("warpwatch call", 'the "first" step'):
+            with torch.profiler.record_function(name):
+                torch.ones(8).add(1)
+    plain, mended = tmp_path / "plain.json", tmp_path / "mended.json"
+    profiler.export_chrome_trace(str(plain))
+    trace = read_recording(plain)
+    assert {span.name for span in trace.operations} >= {"aten::ones", "aten::add"}
+    assert (len(trace.calls), trace.left_out) == (1, 0)
+    join_traces([plain], mended)
+    assert 'the "first" step' in {event.get("name") for event in json.loads(mended.read_bytes())["traceEvents"]}
+
+
+def test_events_that_no_clock_shows_are_left_out_and_counted(tmp_path: Path) -> None:
+    sound = kernel("add", 5, 10, 1)
+    broken: list[dict[str, Any]] = [
+        {name: value for name, value in sound.items() if name != "dur"},
+        sound | {"dur": 1e18},
+        sound | {"ts": "soon"},
+    ]
+    trace = recording(tmp_path, [call(0, 100), launch(1, 1), sound, *broken, sound | {"args": None}])
+    assert (len(trace.work), trace.left_out) == (2, 3)
 
 
 # --- traces of an H100 ----------------------------------------------------------------------------------------

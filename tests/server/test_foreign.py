@@ -194,7 +194,47 @@ def test_the_command_imports_a_file_with_its_samples(
     assert done.exit_code == 0, done.output
     points = {row["case"]: row["points"][0] for row in history(client, "nvbench")}
     assert points["copy,Elements=1048576,T=F32"]["count"] == 4
-    assert points["copy,Elements=1048576,T=F32"]["median_ns"] == pytest.approx(25_000)
+    assert points["copy,Elements=1048576,T=F32"]["median_ns"] == pytest.approx(12_500)
     assert points["copy,Elements=16777216,T=F32"]["median_ns"] == pytest.approx(150_000), "links are not followed"
     assert CliRunner().invoke(command, [*words, "plain"]).exit_code == 2
     assert CliRunner().invoke(command, words[:-1]).exit_code == 2, "a commit without a format"
+
+
+def test_a_file_that_was_renamed_counts_once(client: TestClient, lab: Lab) -> None:
+    first = post(client, lab.shas[2], results(1.5), name="a.json").json()
+    again = post(client, lab.shas[2], results(1.5), name="copy of a.json").json()
+    assert (again["new"], again["submission_id"]) == (False, first["submission_id"])
+    assert sum(len(series["points"]) for series in history(client)) == 1
+
+
+def test_what_cannot_be_read_is_named_and_costs_no_other_benchmark(client: TestClient, lab: Lab) -> None:
+    data = results(1.5)
+    data["benchmarks"] += ["row", {"name": "broken", "unit": "us", "value": "fast"}]
+    answer = post(client, lab.shas[2], data).json()
+    assert answer["left_out"] == [
+        "benchmarks[1]: expected an object, got 'row'",
+        "broken: value: expected a finite number, got 'fast'; give the file as the program wrote it",
+    ]
+    points = {row["case"]: row["points"] for row in history(client)}
+    assert len(points["sum/n=8"]) == 1
+
+
+def test_results_of_two_models_in_one_file_belong_to_two_devices(client: TestClient, lab: Lab) -> None:
+    values = json.loads((FILES / "nvbench.json").read_bytes())
+    values["devices"].append(values["devices"][0] | {"id": 1, "name": "NVIDIA L4"})
+    state = values["benchmarks"][0]["states"][1]
+    values["benchmarks"][0]["states"].append(state | {"device": 1})
+    assert post(client, lab.shas[2], values, format="nvbench").status_code == 201
+    devices = {item["key"]: item["kind"] for item in client.get("/api/v1/devices").json()["items"]}
+    assert devices.items() >= {"nvidia-h100-80gb-hbm3": "cuda", "nvidia-l4": "cuda"}.items()
+    measured = {(row["device_key"], len(row["points"])) for row in history(client)}
+    assert ("nvidia-l4", 1) in measured
+
+
+@pytest.mark.parametrize("name", ["龙芯 3A6000", "Эльбрус"])
+def test_a_device_may_have_a_name_in_any_script(client: TestClient, lab: Lab, name: str) -> None:
+    assert post(client, lab.shas[2], results(1.5, device=name), program="сумма").status_code == 201
+    (series,) = history(client, "сумма")
+    assert name in {item["name"] for item in client.get("/api/v1/devices").json()["items"]}
+    page = client.get("/history", params={"repository": "kernels", "operator": "сумма", "device": series["device_key"]})
+    assert page.status_code == 200

@@ -39,7 +39,10 @@ def lab(database: Database, tmp_path: Path) -> Lab:
 
 def outcome(median_ns: float) -> Outcome:
     low, high = 0.999 * median_ns, 1.001 * median_ns
-    benchmark = ForeignBenchmark("sum/8", [low, median_ns, high], median_ns, low, high, 0.002, {"n": 8})
+    samples = [low, median_ns, high]
+    benchmark = ForeignBenchmark(
+        "sum/8", samples_ns=samples, median_ns=median_ns, low_ns=low, high_ns=high, noise=0.002, sizes={"n": 8}
+    )
     results = ForeignResults("plain", "cpu", "", {}, [benchmark])
     catalogue = Catalogue(1, [operator_entry("sums", "plain: python bench.py", [case_entry("sum/8", {"n": 8})])])
     return Outcome(CPU, None, catalogue, findings=list_findings(results, "cpu"))

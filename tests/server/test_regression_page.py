@@ -15,13 +15,13 @@ from tests.builders import CASES, Lab, measurement
 from tests.builders import bench as bench_reply
 from tests.planted import plant, try_out
 from tests.server.test_timelines import event
+from warpwatch.chrome_trace import CALL
 from warpwatch.contract.measurement import TraceKernel
 from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db import regressions
 from warpwatch.db.models import RegressionRecord, RegressionSeriesRecord
-from warpwatch.server.explanation.timeline import CALL
 
 CELL, SECOND, THIRD = (("v1", case) for case in CASES[:3])
 

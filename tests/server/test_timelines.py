@@ -17,11 +17,12 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
 from tests.server.test_code import problem
+from warpwatch.chrome_trace import CALL
 from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.server.explanation import trace_files
-from warpwatch.server.explanation.timeline import CALL, read_timeline
+from warpwatch.server.explanation.timeline import Timeline, read_timeline
 from warpwatch.server.figures.timelines import pair_svg, timeline_svg
 
 MOST_BYTES = 20_000
@@ -117,6 +118,20 @@ def test_a_call_number_beyond_the_trace_is_its_last() -> None:
     timeline = read_timeline({"traceEvents": two_calls()}, 99)
     assert timeline is not None
     assert timeline.call == 1
+
+
+@pytest.mark.parametrize("broken", [{"ts": 1.79e15}, {"dur": 4e13}, {"ts": 8e10, "dur": 5e7}])
+def test_a_clock_that_broke_costs_its_events_and_not_the_picture(broken: dict[str, float]) -> None:
+    events = two_calls()
+    timeline = read_timeline({"traceEvents": [*events, events[1] | broken]})
+    assert timeline is not None
+    assert timeline.duration < 1e9
+    assert ElementTree.fromstring(timeline_svg(timeline)).tag.endswith("svg")
+
+
+@pytest.mark.parametrize("length", [0.0, 1e-3, 1.0, 8e9, 8.64e13])
+def test_a_timeline_of_any_length_has_an_axis(length: float) -> None:
+    assert "<text" in timeline_svg(Timeline(0, 1, 0.0, length, [], [], 0))
 
 
 def test_a_picture_is_small_well_formed_and_harmless() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
+from shlex import quote
 
 from warpwatch.cli.init_files import (
     IGNORED,
@@ -166,23 +167,11 @@ def _parameters(function: str | None, file: str, texts: dict[str, str]) -> list[
 
 
 def find_build(files: RepositoryFiles, place: str) -> BuildSketch:
-    """How the repository builds its native modules: by setup.py, by the backend of pyproject.toml, or by CMake."""
+    """How the repository builds its native modules: by a setup.py, by the backend of pyproject.toml, or by CMake."""
     sources = _native_globs(files)
-    setup = files.tree("setup.py")
-    nodes = list(ast.walk(setup)) if setup is not None else []
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    named = {_called(node) for node in nodes if isinstance(node, (ast.Attribute, ast.Name))}
-    if named & _EXTENSIONS or "ext_modules" in {keyword.arg for call in calls for keyword in call.keywords}:
-        assigned = _assigned(nodes)
-        modules = {
-            name: _named_sources(call, assigned)
-            for call in calls
-            if _called(call.func) in _EXTENSIONS and (name := _first(call))
-        }
-        # What CMake reads stands in its own files, so then every file counts.
-        inputs = () if "cmake" in (files.text("setup.py") or "").lower() else _inputs(files, nodes)
-        command = "python setup.py build_ext --inplace"
-        return BuildSketch(command, inputs, sources, modules)
+    for folder in _setup_folders(files):
+        if (build := _setup_build(files, folder, sources)) is not None:
+            return build
     if _backend(files) in _BACKENDS:
         command = "pip install --no-build-isolation --no-deps ."
         return BuildSketch(command, (), sources)
@@ -194,18 +183,52 @@ def find_build(files: RepositoryFiles, place: str) -> BuildSketch:
     return BuildSketch(sources=sources)
 
 
+def _setup_folders(files: RepositoryFiles) -> list[str]:
+    """The folders with a setup.py, "" for the root, the outermost first: bindings may have one of their own."""
+    places = (PurePosixPath(name).parts for name in files.sources({".py"}, IGNORED | TESTS))
+    folders = ("/".join(parts[:-1]) for parts in places if parts[-1] == "setup.py")
+    return sorted(folders, key=lambda folder: (bool(folder), folder.count("/"), folder))
+
+
+def _setup_build(files: RepositoryFiles, folder: str, sources: tuple[str, ...]) -> BuildSketch | None:
+    """How a setup.py builds native modules; None where it builds none."""
+    setup = files.tree(_within(folder, "setup.py"))
+    nodes = list(ast.walk(setup)) if setup is not None else []
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    named = {_called(node) for node in nodes if isinstance(node, (ast.Attribute, ast.Name))}
+    if named & _EXTENSIONS or "ext_modules" in {keyword.arg for call in calls for keyword in call.keywords}:
+        assigned = _assigned(nodes)
+        modules = {
+            name: _named_sources(call, assigned)
+            for call in calls
+            if _called(call.func) in _EXTENSIONS and (name := _first(call))
+        }
+        # What CMake reads stands in its own files, so then every file counts.
+        is_cmake = "cmake" in (files.text(_within(folder, "setup.py")) or "").lower()
+        command = "python setup.py build_ext --inplace"
+        command = f"cd {quote(folder)} && {command}" if folder else command
+        return BuildSketch(command, () if is_cmake else _inputs(files, nodes, folder), sources, modules)
+    return None
+
+
+def _within(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
 def _native_globs(files: RepositoryFiles) -> tuple[str, ...]:
     """The folders at the top that hold native sources; single files at the root."""
     tops = {PurePosixPath(name).parts for name in files.sources(NATIVE | {".h", ".hpp", ".cuh"}, IGNORED | TESTS)}
     return tuple(sorted({f"{parts[0]}/**" if len(parts) > 1 else parts[0] for parts in tops}))
 
 
-def _inputs(files: RepositoryFiles, setup: list[ast.AST]) -> tuple[str, ...]:
-    """The inputs of setup.py: the usual files, and every file or folder that setup.py or pyproject.toml names."""
+def _inputs(files: RepositoryFiles, setup: list[ast.AST], folder: str) -> tuple[str, ...]:
+    """The inputs of a setup.py: the usual files, and every file or folder that it or its pyproject.toml names."""
     texts = [node.value for node in setup if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    names = {text.removeprefix("./").rstrip("/") for text in (*texts, *_texts(_toml(files)))}
-    named = {name for name in names if name in files.names_set} | {name for name in _SETUP_FILES if files.text(name)}
-    folders = names & files.folders - {".", "", "doc", "docs", "example", "examples", *TESTS}
+    names = {text.removeprefix("./").rstrip("/") for text in (*texts, *_texts(_toml(files, folder)))}
+    known = {_within(folder, name) for name in _SETUP_FILES} | {_within(folder, name) for name in names}
+    named = {name for name in known if name in files.names_set}
+    plain = names - {".", "", "doc", "docs", "example", "examples", *TESTS}
+    folders = {_within(folder, name) for name in plain} & files.folders
     return (*sorted(named), *sorted(f"{name}/**" for name in folders))
 
 
@@ -218,9 +241,9 @@ def _texts(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def _toml(files: RepositoryFiles) -> dict[str, object]:
+def _toml(files: RepositoryFiles, folder: str = "") -> dict[str, object]:
     try:
-        return tomllib.loads(files.text("pyproject.toml") or "")
+        return tomllib.loads(files.text(_within(folder, "pyproject.toml")) or "")
     except (tomllib.TOMLDecodeError, RecursionError):
         return {}
 

@@ -18,6 +18,8 @@ from warpwatch.settings import SettingError, Settings, load_settings
 if TYPE_CHECKING:
     from warpwatch.server.intake.foreign_results import ForeignFile
 
+_SHOWN_FAULTS = 20
+
 
 @app.command("import")
 def import_files(
@@ -45,6 +47,7 @@ def import_files(
     try:
         with database_url(settings) as url:
             for file in files:
+                left_out: list[str] = []
                 try:
                     if commit is None:
                         is_new = import_file(url, file, repository, fetch=_Mirrors(settings).fetch)
@@ -59,8 +62,12 @@ def import_files(
                             device,
                             _Sidecars(file).fetch,
                         )
-                        is_new = _import_foreign(url, settings, foreign)
+                        is_new, left_out = _import_foreign(url, settings, foreign)
                     typer.echo(f"{file}: imported" if is_new else f"{file}: was imported before; nothing changed")
+                    for fault in left_out[:_SHOWN_FAULTS]:
+                        typer.echo(f"{file}: left out: {fault}", err=True)
+                    if len(left_out) > _SHOWN_FAULTS:
+                        typer.echo(f"{file}: left out {len(left_out) - _SHOWN_FAULTS} more", err=True)
                 except (BundleError, ForeignFileError, OSError) as error:
                     failed = True
                     typer.echo(str(error), err=True)
@@ -94,13 +101,15 @@ def import_file(
         database.close()
 
 
-def _import_foreign(database_url: str, settings: Settings, file: ForeignFile) -> bool:
+def _import_foreign(database_url: str, settings: Settings, file: ForeignFile) -> tuple[bool, list[str]]:
+    """Whether the file is new, and what of it could not be read."""
     from warpwatch.db.database import Database
     from warpwatch.server.intake.foreign_results import import_foreign
 
     database = Database(database_url, pool_size=1)
     try:
-        return import_foreign(database, settings, file).new
+        imported = import_foreign(database, settings, file)
+        return imported.new, imported.left_out
     finally:
         database.close()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from warpwatch.formats.findings import VARIANT, WHOLE, case_entry, list_findings, operator_entry
 from warpwatch.formats.model import FILE_LIMIT, SAMPLE_LIMIT, ForeignBenchmark, ForeignResults, FormatError, FormatFault
-from warpwatch.formats.reading import DEVICE_KINDS, FORMATS, read_results, strip_preamble
+from warpwatch.formats.reading import DEVICE_KINDS, FORMATS, read_results
 
 __all__ = [
     "DEVICE_KINDS",
@@ -25,5 +25,4 @@ __all__ = [
     "list_findings",
     "operator_entry",
     "read_results",
-    "strip_preamble",
 ]

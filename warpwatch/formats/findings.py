@@ -23,9 +23,8 @@ def list_findings(results: ForeignResults, device_kind: str) -> list[Finding]:
 
 
 def _finding(benchmark: ForeignBenchmark, protocol: str, metric: str) -> Finding:
-    if benchmark.error is not None:
-        status = Status.SKIPPED if benchmark.skipped else Status.CRASHED
-        return Finding(VARIANT, benchmark.name, status, benchmark.error)
+    if benchmark.status is not Status.OK:
+        return Finding(VARIANT, benchmark.name, benchmark.status, benchmark.message)
     measurement = Measurement(
         metric,
         benchmark.samples_ns,
@@ -33,6 +32,8 @@ def _finding(benchmark: ForeignBenchmark, protocol: str, metric: str) -> Finding
         benchmark.low_ns,
         benchmark.high_ns,
         benchmark.noise,
+        dropped=benchmark.dropped,
+        dropped_reason="shorter than any call" if benchmark.dropped else "",
         protocol=protocol,
     )
     return Finding(VARIANT, benchmark.name, Status.OK, bench=BenchReply(Status.OK, measurements=[measurement]))

@@ -1,21 +1,24 @@
 """Reads the JSON of Google Benchmark: `--benchmark_out=FILE --benchmark_out_format=json`.
 
-The real time counts. Each repetition is a sample; a file with aggregates alone gives its median, else its mean.
+The real time counts. Each repetition is a sample; a file with aggregates alone gives its median.
 """
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 
+from warpwatch.contract.words import Status
 from warpwatch.formats.model import (
+    MESSAGE_LIMIT,
     ForeignBenchmark,
     ForeignResults,
+    deviation,
     expect_version,
+    host_class,
     invalid,
-    name_of,
     number,
     objects,
+    read_rows,
     spread_by,
     text_of,
     timed,
@@ -24,6 +27,8 @@ from warpwatch.formats.model import (
 )
 
 SCHEMAS = (1,)
+_FITTED = ("BigO", "RMS")
+"""Rows that `Complexity()` adds: a curve through the times of a family, and its error. They are no benchmarks."""
 _FACTS = ("num_cpus", "cpu_scaling_enabled", "aslr_enabled", "caches", "library_version", "library_build_type")
 """Facts that stay the same between two runs on one machine; date, load and clock do not."""
 
@@ -36,42 +41,50 @@ def read(values: dict[str, Any], _: dict[str, bytes]) -> ForeignResults:
     expect_version(context.get("json_schema_version", 1), SCHEMAS, "the schema of Google Benchmark")
     facts = {name: context[name] for name in _FACTS if name in context}
     host = context.get("host_name")
-    rows = objects(values, "benchmarks")
-    named = sorted(((_run_name(row), row) for row in rows), key=lambda item: item[0])
-    by_name = {name: [row for _, row in group] for name, group in groupby(named, key=lambda item: item[0])}
-    order = list(dict.fromkeys(_run_name(row) for row in rows))
-    benchmarks = [_benchmark(name, by_name[name]) for name in order]
-    return ForeignResults("google-benchmark", "cpu", host if isinstance(host, str) else "", facts, benchmarks)
+    left_out: list[str] = []
+    groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for row in objects(values, "benchmarks", left_out):
+        if row.get("aggregate_name") not in _FITTED:
+            groups.setdefault(_identity(row), []).append(row)
+    benchmarks = read_rows(groups.values(), _run_name, _benchmark, left_out)
+    name = host_class(host) if isinstance(host, str) else ""
+    return ForeignResults("google-benchmark", "cpu", name, facts, benchmarks, left_out)
 
 
-def _run_name(row: dict[str, Any]) -> str:
-    return name_of(text_of(row.get("run_name", row.get("name")), "name"))
+def _identity(row: dict[str, Any]) -> tuple[object, ...]:
+    """What the repetitions and aggregates of one benchmark share. Two families may have one name; files before version
+    1.7 do not say the family."""
+    family, instance = (whole(row.get(name)) for name in ("family_index", "per_family_instance_index"))
+    return str(row.get("run_name", row.get("name"))), family, instance
+
+
+def _run_name(rows: list[dict[str, Any]]) -> str:
+    return text_of(rows[0].get("run_name", rows[0].get("name")), "benchmarks: name")
 
 
 def _benchmark(name: str, rows: list[dict[str, Any]]) -> ForeignBenchmark:
     sizes = _sizes(name)
     failed = next((row for row in rows if row.get("error_occurred")), None)
     if failed is not None:
-        return ForeignBenchmark(
-            name, sizes=sizes, error=str(failed.get("error_message") or "the benchmark failed")[:2000]
-        )
+        message = str(failed.get("error_message") or "the benchmark failed")[:MESSAGE_LIMIT]
+        return ForeignBenchmark(name, Status.CRASHED, message, sizes=sizes)
     skipped = next((row for row in rows if row.get("skipped")), None)
     if skipped is not None:
-        message = str(skipped.get("skip_message") or "the benchmark skipped itself")[:2000]
-        return ForeignBenchmark(name, sizes=sizes, error=message, skipped=True)
+        message = str(skipped.get("skip_message") or "the benchmark skipped itself")[:MESSAGE_LIMIT]
+        return ForeignBenchmark(name, Status.SKIPPED, message, sizes=sizes)
     samples = [_time(name, row) for row in rows if row.get("run_type", "iteration") == "iteration"]
     if samples:
         return timed(name, samples, sizes)
     aggregates = {str(row.get("aggregate_name")): row for row in rows if row.get("aggregate_unit", "time") == "time"}
-    centre = aggregates.get("median") or aggregates.get("mean")
+    centre = aggregates.get("median")
     if centre is None:
-        raise invalid(
-            f"{name}: neither iterations nor a median or mean", "leave --benchmark_report_aggregates_only out"
-        )
+        # A mean of repetitions is no median, and one series holds one of the two.
+        raise invalid(f"{name}: neither iterations nor a median", "leave --benchmark_report_aggregates_only out")
+    spread = aggregates.get("stddev", {})
+    unit = unit_of(spread.get("time_unit", "ns"), f"{name}: time_unit")
+    deviation_ns = None if (found := deviation(spread.get("real_time"))) is None else found * unit
     benchmark = timed(name, [_time(name, centre)], sizes)
-    deviation = aggregates.get("stddev")
-    repetitions = whole(centre.get("repetitions")) or 1
-    return benchmark if deviation is None else spread_by(benchmark, _time(name, deviation), repetitions)
+    return spread_by(benchmark, deviation_ns, whole(centre.get("repetitions")) or 1)
 
 
 def _time(name: str, row: dict[str, Any]) -> float:

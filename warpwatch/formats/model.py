@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import re
-from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from warpwatch.contract.measurement import LONGEST_NS, SHORTEST_NS
+from warpwatch.contract.words import Status
 
 FILE_LIMIT = 64 * 2**20
 """Bytes of one file."""
@@ -25,8 +27,18 @@ SAMPLE_LIMIT = 1_000_000
 NAME_LIMIT = 200
 """Characters of a benchmark's name; a longer one, such as a C++ template's, is cut and gets a hash."""
 UNIT_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+MESSAGE_LIMIT = 2000
+"""Characters of what a program says of a benchmark that failed."""
 _FEWEST_FOR_INTERVAL = 6
 _NUMBER = re.compile(r"-?\d{1,15}")
+_ASSIGNED_HOSTS = (
+    (re.compile(r"fv-az[\d-]+|runnervm\w+|(Mac|sat12)-\d+.*"), "GitHub-hosted runner"),
+    (re.compile(r"runner-[\w-]+-project-\d+.*"), "GitLab runner"),
+    (re.compile(r"ip-(\d{1,3}-){3}\d{1,3}(\..*)?"), "EC2 host"),
+    (re.compile(r"[0-9a-f]{12}"), "container"),
+)
+"""Host names that clouds and container engines make up for every job."""
+T = TypeVar("T")
 
 
 class FormatFault(StrEnum):
@@ -59,30 +71,43 @@ class FormatError(ValueError):
 class ForeignBenchmark:
     """One benchmark with one set of parameters.
 
-    name: unique in its file, without blanks. sizes: those of its parameters that are whole numbers. error: what the
-    program said of a benchmark that failed; it has no times then. skipped: whether the program left it out itself.
+    name: unique in its file, without blanks. status: ok; crashed or skipped where the program says so; unreadable where
+    its part of the file is none of the format. message: why it has no times, where it is not ok. sizes: those of its
+    parameters that are whole numbers. dropped: samples that are shorter than any call, as a clock that ticked between
+    them shows them. device: the model of device that it ran on, "" for that of the file.
     """
 
     name: str
+    status: Status = Status.OK
+    message: str = ""
     samples_ns: list[float] = field(default_factory=list)
     median_ns: float = 0.0
     low_ns: float = 0.0
     high_ns: float = 0.0
     noise: float = 0.0
     sizes: dict[str, int] = field(default_factory=dict)
-    error: str | None = None
-    skipped: bool = False
+    dropped: int = 0
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignResults:
-    """All results of one file. device_name: "" where the file does not say. facts: what it says of the machine."""
+    """All results of one file.
+
+    device_name: "" where the file does not say. facts: what it says of the machine. left_out: what could not be read
+    and belongs to no benchmark, a sentence for each part.
+    """
 
     format: str
     device_kind: str
     device_name: str
     facts: dict[str, Any]
     benchmarks: list[ForeignBenchmark]
+    left_out: list[str] = field(default_factory=list)
+
+    def list_faults(self) -> list[str]:
+        """What of the file could not be read: what belongs to no benchmark, and the benchmarks that are unreadable."""
+        return [*self.left_out, *(item.message for item in self.benchmarks if item.status is Status.UNREADABLE)]
 
 
 def invalid(message: str, remedy: str = "give the file as the program wrote it") -> FormatError:
@@ -98,10 +123,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     if data.count(b"{") + data.count(b"[") > OBJECT_LIMIT or data.count(b",") > VALUE_LIMIT:
         message = f"it has more than {OBJECT_LIMIT} objects or {VALUE_LIMIT} values"
         raise FormatError(FormatFault.TOO_LARGE, message, smaller)
-    try:
-        text = data.decode("utf-8-sig").rstrip()
-    except UnicodeDecodeError:
-        raise invalid("it is not UTF-8 text") from None
+    text = _without_greeting(_decode(data)).rstrip()
     try:
         # NaN is valid where nothing is read; `number` refuses it where something is.
         values = json.loads(text, parse_constant=float)
@@ -120,6 +142,23 @@ def parse_json(data: bytes) -> dict[str, Any]:
     return values
 
 
+def _decode(data: bytes) -> str:
+    # PowerShell writes what a program prints as UTF-16.
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return data.decode("utf-16" if is_utf16 else "utf-8-sig")
+    except UnicodeDecodeError:
+        raise invalid("it is neither UTF-8 nor UTF-16 text with its mark", "write it as UTF-8") from None
+
+
+def _without_greeting(text: str) -> str:
+    """What follows the lines that a program printed before the first one that begins a JSON object."""
+    if text.startswith("{"):
+        return text
+    start = text.find("\n{")
+    return text[start + 1 :] if start >= 0 else text
+
+
 def expect_version(version: object, known: tuple[int, ...], what: str) -> None:
     """FormatError unless the major version is one that the reader was written for."""
     if version not in known or isinstance(version, bool):
@@ -128,12 +167,42 @@ def expect_version(version: object, known: tuple[int, ...], what: str) -> None:
         raise FormatError(FormatFault.UNKNOWN_VERSION, f"{what} is of version {_short(version)}", remedy)
 
 
-def objects(values: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """The list of objects at `key`; FormatError where there is something else."""
-    items = values.get(key)
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+def objects(values: dict[str, Any], key: str, left_out: list[str] | None = None) -> list[dict[str, Any]]:
+    """The objects of the list at `key`, of which null is an empty one; FormatError where there is no list.
+
+    left_out: where every item that is no object is named; without it such an item is a FormatError.
+    """
+    items = values.get(key, ...)
+    if items is None:
+        return []
+    if not isinstance(items, list):
         raise invalid(f"{key}: expected a list of objects")
-    return items
+    for index, item in enumerate(items):
+        if not isinstance(item, dict):
+            fault = f"{key}[{index}]: expected an object, got {_short(item)}"
+            if left_out is None:
+                raise invalid(fault)
+            left_out.append(fault)
+    return [item for item in items if isinstance(item, dict)]
+
+
+def read_rows(
+    rows: Iterable[T], name: Callable[[T], str], read: Callable[[str, T], ForeignBenchmark], left_out: list[str]
+) -> list[ForeignBenchmark]:
+    """Every row as a benchmark. A row that `read` refuses is unreadable, and one without a name is left out."""
+    named: list[tuple[str, T]] = []
+    for row in rows:
+        try:
+            named.append((name(row), row))
+        except FormatError as error:
+            left_out.append(error.message)
+    benchmarks = []
+    for key, (_, row) in zip(keys_of([text for text, _ in named]), named, strict=True):
+        try:
+            benchmarks.append(read(key, row))
+        except FormatError as error:
+            benchmarks.append(ForeignBenchmark(key, Status.UNREADABLE, str(error)[:MESSAGE_LIMIT]))
+    return benchmarks
 
 
 def number(value: object, where: str) -> float:
@@ -166,24 +235,34 @@ def timed(
     if len(samples_ns) > SAMPLE_LIMIT:
         remedy = "let the program take fewer samples"
         raise FormatError(FormatFault.TOO_LARGE, f"{name}: more than {SAMPLE_LIMIT} samples", remedy)
-    shortest = min(samples_ns if centre_ns is None else [*samples_ns, centre_ns])
-    longest = max(samples_ns if centre_ns is None else [*samples_ns, centre_ns])
-    if shortest < 0 or longest > LONGEST_NS:
-        raise invalid(f"{name}: {shortest:g} to {longest:g} ns are no durations of at most a day", "check the unit")
-    if shortest < SHORTEST_NS:
-        # Programs say so of a benchmark that the compiler left empty. It must not cost the others.
-        return ForeignBenchmark(name, sizes=sizes or {}, error=f"{shortest:g} ns: it does nothing", skipped=True)
     ordered = sorted(samples_ns)
     middle = median(ordered) if centre_ns is None else centre_ns
+    shortest, longest = min(ordered[0], middle), max(ordered[-1], middle)
+    if shortest < 0 or longest > LONGEST_NS:
+        raise invalid(f"{name}: {shortest:g} to {longest:g} ns are no durations of at most a day", "check the unit")
+    if middle < SHORTEST_NS:
+        # Programs say so of a benchmark that the compiler left empty. It must not cost the others.
+        return ForeignBenchmark(name, Status.SKIPPED, f"{middle:g} ns: it does nothing", sizes=sizes or {})
     low, high = _interval(ordered)
     quarter = len(ordered) // 4
     spread = (ordered[-1 - quarter] - ordered[quarter]) / middle
-    return ForeignBenchmark(name, samples_ns, middle, min(low, middle), max(high, middle), spread, sizes or {})
+    kept = [sample for sample in samples_ns if sample >= SHORTEST_NS] or [middle]
+    return ForeignBenchmark(
+        name,
+        samples_ns=kept,
+        median_ns=middle,
+        low_ns=max(SHORTEST_NS, min(low, middle)),
+        high_ns=max(high, middle),
+        noise=spread,
+        sizes=sizes or {},
+        dropped=len(samples_ns) - len(kept),
+    )
 
 
-def spread_by(benchmark: ForeignBenchmark, deviation_ns: float, count: int) -> ForeignBenchmark:
-    """The benchmark with the interval and noise that a standard deviation of `count` samples gives it."""
-    if benchmark.error is not None:
+def spread_by(benchmark: ForeignBenchmark, deviation_ns: float | None, count: int) -> ForeignBenchmark:
+    """The benchmark with the interval and noise that a standard deviation of `count` samples gives it; as it is where
+    the deviation is unknown, as of one sample."""
+    if benchmark.status is not Status.OK or deviation_ns is None:
         return benchmark
     half = 1.96 * abs(deviation_ns) / sqrt(max(count, 1))
     low = max(SHORTEST_NS, benchmark.median_ns - half)
@@ -192,12 +271,44 @@ def spread_by(benchmark: ForeignBenchmark, deviation_ns: float, count: int) -> F
     return replace(benchmark, low_ns=low, high_ns=high, noise=1.349 * abs(deviation_ns) / benchmark.median_ns)
 
 
+def deviation(value: object) -> float | None:
+    """A standard deviation, in any unit; None for what programs write where there is none: null, NaN, infinity."""
+    try:
+        found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else inf
+    except ValueError:
+        return None
+    return abs(found) if isfinite(found) else None
+
+
 def name_of(text: str) -> str:
     """A benchmark's name as a key: without blanks and control characters, and no longer than NAME_LIMIT."""
     name = re.sub(r"[\s\x00-\x1f\x7f]+", "_", text.encode("utf-8", "replace").decode("utf-8").strip())
-    if len(name) <= NAME_LIMIT:
-        return name
-    return f"{name[: NAME_LIMIT - 9]}~{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return name if len(name) <= NAME_LIMIT else _with_hash(name[: NAME_LIMIT - 9], name)
+
+
+def host_class(host: str) -> str:
+    """A host's name, or the kind of host where each job gets another one of another name: what ran on two of them is
+    one device, told apart by its other facts."""
+    return next((name for pattern, name in _ASSIGNED_HOSTS if pattern.fullmatch(host)), host)
+
+
+def keys_of(names: Sequence[str]) -> list[str]:
+    """The key of each name, see name_of. Where another name is written as the key already, a hash tells them apart, so
+    `a b` beside `a_b` changes neither the key of `a_b` nor that of any third name."""
+    texts = dict.fromkeys(names)
+    written: dict[str, list[str]] = {}
+    for text in texts:
+        written.setdefault(name_of(text), []).append(text)
+    keys = {
+        text: key if text == key or len(same) == 1 else _with_hash(key[: NAME_LIMIT - 9], text)
+        for key, same in written.items()
+        for text in same
+    }
+    return [keys[text] for text in names]
+
+
+def _with_hash(start: str, text: str) -> str:
+    return f"{start}~{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
 def whole(value: object) -> int | None:
@@ -208,20 +319,29 @@ def whole(value: object) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
-def unique(results: ForeignResults) -> ForeignResults:
-    """The results; FormatError where there are none, too many, or two of one name."""
-    names = [benchmark.name for benchmark in results.benchmarks]
-    if not names:
-        raise FormatError(
-            FormatFault.EMPTY, "it holds no benchmark", "check which benchmarks the program was told to run"
-        )
-    if len(names) > BENCHMARK_LIMIT:
+def expect_usable(results: ForeignResults) -> ForeignResults:
+    """The results, where two of one name are unreadable; FormatError where there are none, too many, or none that can
+    be read."""
+    if not results.benchmarks and not results.left_out:
+        remedy = "check which benchmarks the program was told to run"
+        raise FormatError(FormatFault.EMPTY, "it holds no benchmark", remedy)
+    if len(results.benchmarks) > BENCHMARK_LIMIT:
         remedy = "measure fewer benchmarks per file"
         raise FormatError(FormatFault.TOO_LARGE, f"it holds more than {BENCHMARK_LIMIT} benchmarks", remedy)
-    (name, count), *_ = Counter(names).most_common(1)
-    if count > 1:
-        raise invalid(f"two benchmarks are called {name!r}", "give each its own name")
-    return results
+    named: dict[tuple[str, str], ForeignBenchmark] = {}
+    for benchmark in results.benchmarks:
+        identity = (benchmark.device, benchmark.name)
+        if identity in named:
+            fault = str(invalid(f"two benchmarks are called {benchmark.name!r}", "give each its own name"))
+            benchmark = ForeignBenchmark(benchmark.name, Status.UNREADABLE, fault, device=benchmark.device)
+        named[identity] = benchmark
+    benchmarks = [*named.values()]
+    usable = replace(results, benchmarks=benchmarks)
+    faults = usable.list_faults()
+    if faults and all(benchmark.status is Status.UNREADABLE for benchmark in benchmarks):
+        others = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise invalid(f"nothing in it can be read: {faults[0]}{others}")
+    return usable
 
 
 def _interval(ordered: list[float]) -> tuple[float, float]:

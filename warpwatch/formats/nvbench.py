@@ -1,25 +1,32 @@
 """Reads the JSON of nvbench: `--json FILE`, or `--jsonbin FILE`, which adds one file of samples per state.
 
-The cold GPU time counts. The files of samples hold float32 seconds, little endian.
+The mean cold GPU time counts. The files of samples hold float32 seconds, little endian; they give its interval.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from warpwatch.contract.words import Status
 from warpwatch.formats.model import (
+    MESSAGE_LIMIT,
     SAMPLE_LIMIT,
     ForeignBenchmark,
     ForeignResults,
     FormatError,
     FormatFault,
+    deviation,
     expect_version,
     invalid,
     name_of,
     number,
     objects,
+    read_rows,
     spread_by,
     text_of,
     timed,
@@ -35,19 +42,43 @@ _FACTS_OF_MEMORY = ("l2_cache_size", "ecc_state")
 
 def read(values: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignResults:
     version = _version(values)
-    devices = objects(values, "devices")
-    if len({str(device.get("name")) for device in devices}) > 1:
-        raise invalid("it holds results of several models of GPU", "run nvbench with --devices ID, once per model")
-    benchmarks = []
-    for item in objects(values, "benchmarks"):
-        name = text_of(item.get("name"), "benchmarks.name")
-        devices_of = item.get("devices")
-        many = isinstance(devices_of, list) and len(devices_of) > 1
-        benchmarks += [_benchmark(name, state, sidecars, many) for state in objects(item, "states")]
-    device = devices[0] if devices else {}
+    left_out: list[str] = []
+    models = {whole(device.get("id")): device for device in objects(values, "devices", left_out)}
+    states = list(_states(values, left_out))
+    # Cards of the host that nothing ran on are none of the results'.
+    used = list(dict.fromkeys(whole(state.get("device")) for _, state in states))
+    device = models.get(used[0] if used else None, {})
+    name = str(device.get("name", ""))
+
+    def key(item: tuple[str, dict[str, Any]]) -> str:
+        ordinal = whole(item[1].get("device"))
+        model = str(models.get(ordinal, {}).get("name", ""))
+        first = next(other for other in used if str(models.get(other, {}).get("name", "")) == model)
+        return _key(item[0], item[1], None if ordinal == first else ordinal)
+
+    def read_state(key: str, item: tuple[str, dict[str, Any]]) -> ForeignBenchmark:
+        model = str(models.get(whole(item[1].get("device")), {}).get("name", ""))
+        return replace(_benchmark(key, item[1], sidecars), device="" if model == name else model)
+
+    benchmarks = read_rows(states, key, read_state, left_out)
+    named = sorted(set(sidecar_names(values)))
+    missing = [path for path in named if path not in sidecars]
+    if missing:
+        left_out.append(f"samples: {len(missing)} of {len(named)} files are not there, such as {missing[0]}")
     facts = {name: device[name] for name in (*_FACTS, *_FACTS_OF_MEMORY) if name in device}
     facts["nvbench"] = str(version.get("nvbench", {}))[:200]
-    return ForeignResults("nvbench", "cuda", str(device.get("name", "")), facts, benchmarks)
+    return ForeignResults("nvbench", "cuda", name, facts, benchmarks, left_out)
+
+
+def _states(values: dict[str, Any], left_out: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The name of a benchmark and one of its states, for all of them."""
+    for item in objects(values, "benchmarks", left_out):
+        try:
+            name = text_of(item.get("name"), "benchmarks: name")
+            for state in objects(item, "states", left_out):
+                yield name, state
+        except FormatError as error:
+            left_out.append(error.message)
 
 
 def _version(values: dict[str, Any]) -> dict[str, Any]:
@@ -66,59 +97,58 @@ def sidecar_names(values: dict[str, Any]) -> list[str]:
     folder."""
     _version(values)
     names = []
-    for item in objects(values, "benchmarks"):
-        for state in objects(item, "states"):
-            summary = _summaries(state).get(_SAMPLES)
-            if summary is not None:
-                names.append(_relative(text_of(summary.get("filename"), "filename")))
+    for _, state in _states(values, []):
+        with suppress(FormatError):
+            filename = _summaries(state).get(_SAMPLES, {}).get("filename")
+            names += [] if filename is None else [_relative(text_of(filename, "filename"))]
     return names
 
 
 def _relative(name: str) -> str:
-    # nvbench writes the path as it was given to --jsonbin; the samples lie beside the JSON, one folder down.
-    parts = PurePosixPath(name).parts[-2:]
+    # nvbench writes the path as it was given to --jsonbin; the samples lie beside the JSON, one folder down. On Windows
+    # it writes backslashes.
+    parts = PurePosixPath(name.replace("\\", "/")).parts[-2:]
     if ".." in parts or "\0" in name:
         raise invalid(f"{name[:60]!r} is no file of samples")
     return "/".join(part for part in parts if part != "/")
 
 
-def _benchmark(name: str, state: dict[str, Any], sidecars: dict[str, bytes], many: bool) -> ForeignBenchmark:
-    axes = [(text_of(axis.get("name"), "axis_values.name"), axis.get("value")) for axis in _axes(state)]
-    parts = [name, *(f"{key}={value}" for key, value in axes)]
-    parts += [f"device={state.get('device')}"] if many else []
-    key = name_of(",".join(parts))
-    sizes = {name_of(axis): size for axis, value in axes if (size := whole(value)) is not None}
+def _key(name: str, state: dict[str, Any], ordinal: int | None) -> str:
+    """ordinal: of the card, where the benchmark ran on an earlier one of the same model as well."""
+    axes = [f"{text_of(axis.get('name'), 'axis_values.name')}={axis.get('value')}" for axis in _axes(state)]
+    return ",".join([name, *axes, *([] if ordinal is None else [f"device={ordinal}"])])
+
+
+def _benchmark(key: str, state: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignBenchmark:
+    axes = ((name_of(str(axis.get("name"))), whole(axis.get("value"))) for axis in _axes(state))
+    sizes = {axis: size for axis, size in axes if size is not None}
     if state.get("is_skipped"):
-        message = str(state.get("skip_reason") or "nvbench skipped it")[:2000]
-        return ForeignBenchmark(key, sizes=sizes, error=message, skipped=True)
+        message = str(state.get("skip_reason") or "nvbench skipped it")[:MESSAGE_LIMIT]
+        return ForeignBenchmark(key, Status.SKIPPED, message, sizes=sizes)
     summaries = _summaries(state)
-    binary = summaries.get(_SAMPLES)
-    if (
-        binary is not None
-        and (data := sidecars.get(_relative(text_of(binary.get("filename"), "filename")))) is not None
-    ):
-        return timed(key, _samples(key, data, whole(binary.get("size"))), sizes)
     if _MEAN not in summaries:
         raise invalid(f"{key}: no {_MEAN}", "let nvbench time the GPU: leave nvbench::exec_tag::timer's CPU-only mode")
-    benchmark = timed(key, [_value(summaries[_MEAN], f"{key}: {_MEAN}") * 1e9], sizes)
-    deviation = summaries.get(_DEVIATION, {}).get("value")
-    if deviation is None:
-        # Too few samples: nvbench writes infinity, which JSON has not.
-        return benchmark
-    relative = _value(summaries[_DEVIATION], f"{key}: {_DEVIATION}")
+    # The mean counts with and without samples: whether the folder of samples was copied changes no result.
+    mean_ns = _value(summaries[_MEAN], f"{key}: {_MEAN}") * 1e9
+    binary = summaries.get(_SAMPLES, {})
+    filename = binary.get("filename")
+    data = sidecars.get(_relative(text_of(filename, "filename"))) if filename is not None else None
+    if data is not None:
+        return timed(key, _samples(key, data, whole(binary.get("size"))), sizes, mean_ns)
+    relative = deviation(summaries.get(_DEVIATION, {}).get("value"))
     count = whole(summaries.get(_COUNT, {}).get("value")) or 1
-    return spread_by(benchmark, relative * benchmark.median_ns, count)
+    return spread_by(timed(key, [mean_ns], sizes), None if relative is None else relative * mean_ns, count)
 
 
 def _axes(state: dict[str, Any]) -> list[dict[str, Any]]:
-    return objects(state, "axis_values") if state.get("axis_values") else []
+    return objects(state, "axis_values") if "axis_values" in state else []
 
 
 def _summaries(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The values of every summary, by its tag."""
     summaries: dict[str, dict[str, Any]] = {}
-    for summary in objects(state, "summaries") if state.get("summaries") else []:
-        data = objects(summary, "data") if summary.get("data") else []
+    for summary in objects(state, "summaries") if "summaries" in state else []:
+        data = objects(summary, "data") if "data" in summary else []
         summaries[str(summary.get("tag"))] = {str(value.get("name")): value.get("value") for value in data}
     return summaries
 

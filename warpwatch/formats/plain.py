@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from warpwatch.contract.words import Status
 from warpwatch.formats.model import (
+    MESSAGE_LIMIT,
     ForeignBenchmark,
     ForeignResults,
     expect_version,
@@ -20,6 +22,7 @@ from warpwatch.formats.model import (
     name_of,
     number,
     objects,
+    read_rows,
     text_of,
     timed,
     unit_of,
@@ -44,18 +47,21 @@ def read(values: dict[str, Any], _: dict[str, bytes]) -> ForeignResults:
         raise invalid("facts: expected an object")
     device = values.get("device", "")
     name = text_of(device, "device") if device else ""
-    return ForeignResults("plain", kind, name, facts, [_benchmark(item) for item in objects(values, "benchmarks")])
+    left_out: list[str] = []
+    rows = objects(values, "benchmarks", left_out)
+    benchmarks = read_rows(rows, lambda row: text_of(row.get("name"), "benchmarks: name"), _benchmark, left_out)
+    return ForeignResults("plain", kind, name, facts, benchmarks, left_out)
 
 
-def _benchmark(item: dict[str, Any]) -> ForeignBenchmark:
-    name = name_of(text_of(item.get("name"), "name"))
+def _benchmark(name: str, item: dict[str, Any]) -> ForeignBenchmark:
     _expect_known(item, _BENCHMARK_KEYS, name)
     given = item.get("sizes", {})
     if not isinstance(given, dict):
         raise invalid(f"{name}: sizes: expected an object")
     sizes = {name_of(key): size for key, value in given.items() if (size := whole(value)) is not None}
     if item.get("error") is not None:
-        return ForeignBenchmark(name, sizes=sizes, error=text_of(item["error"], f"{name}: error"))
+        message = text_of(item["error"], f"{name}: error")[:MESSAGE_LIMIT]
+        return ForeignBenchmark(name, Status.CRASHED, message, sizes=sizes)
     samples = item.get("samples", [])
     if not isinstance(samples, list):
         raise invalid(f"{name}: samples: expected a list of numbers")

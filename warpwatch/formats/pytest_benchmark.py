@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from warpwatch.formats.model import (
     ForeignBenchmark,
     ForeignResults,
+    deviation,
     expect_version,
     invalid,
     name_of,
     number,
     objects,
+    read_rows,
     spread_by,
     text_of,
     timed,
@@ -19,7 +22,8 @@ from warpwatch.formats.model import (
 )
 
 VERSIONS = (3, 4, 5)
-_FACTS = ("machine", "system", "release", "python_implementation", "python_version", "python_compiler")
+_FACTS = ("machine", "system", "python_implementation", "python_version", "python_compiler")
+"""Facts that change what is measured. The kernel's release changes every few days where runners are hosted."""
 
 
 def read(values: dict[str, Any], _: dict[str, bytes]) -> ForeignResults:
@@ -34,13 +38,18 @@ def read(values: dict[str, Any], _: dict[str, bytes]) -> ForeignResults:
     facts = {name: machine[name] for name in _FACTS if name in machine} | {"cpu": brand}
     if isinstance(cpu, dict) and "count" in cpu:
         facts["cpus"] = cpu["count"]
-    rows = objects(values, "benchmarks")
-    names = [name_of(text_of(row.get("name"), "name")) for row in rows]
-    if len(set(names)) != len(names):
-        # Tests of one name in two files.
-        names = [name_of(text_of(row.get("fullname"), "fullname")) for row in rows]
-    benchmarks = [_benchmark(name, row) for name, row in zip(names, rows, strict=True)]
-    return ForeignResults("pytest-benchmark", "cpu", brand if isinstance(brand, str) else "", facts, benchmarks)
+    left_out: list[str] = []
+    rows = objects(values, "benchmarks", left_out)
+    counts = Counter(str(row.get("name")) for row in rows)
+
+    def name(row: dict[str, Any]) -> str:
+        # Of tests of one name in two files only these are called by their files.
+        is_alone = counts[str(row.get("name"))] == 1 or row.get("fullname") is None
+        return text_of(row.get("name" if is_alone else "fullname"), "benchmarks: name")
+
+    benchmarks = read_rows(rows, name, _benchmark, left_out)
+    model = brand if isinstance(brand, str) else ""
+    return ForeignResults("pytest-benchmark", "cpu", model, facts, benchmarks, left_out)
 
 
 def _benchmark(name: str, row: dict[str, Any]) -> ForeignBenchmark:
@@ -54,5 +63,5 @@ def _benchmark(name: str, row: dict[str, Any]) -> ForeignBenchmark:
     if isinstance(data, list) and data:
         return timed(name, [number(value, f"{name}: stats.data") * 1e9 for value in data], sizes)
     benchmark = timed(name, [number(stats.get("median"), f"{name}: stats.median") * 1e9], sizes)
-    rounds = whole(stats.get("rounds")) or 1
-    return spread_by(benchmark, number(stats.get("stddev", 0), f"{name}: stats.stddev") * 1e9, rounds)
+    found = deviation(stats.get("stddev"))
+    return spread_by(benchmark, None if found is None else found * 1e9, whole(stats.get("rounds")) or 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from warpwatch.formats import google_benchmark, nvbench, plain, pytest_benchmark
-from warpwatch.formats.model import ForeignResults, FormatError, FormatFault, parse_json, unique
+from warpwatch.formats.model import ForeignResults, FormatError, FormatFault, expect_usable, parse_json
 
 _READERS: dict[str, Callable[[dict[str, Any], dict[str, bytes]], ForeignResults]] = {
     "plain": plain.read,
@@ -24,7 +24,9 @@ Fetch = Callable[[str], bytes | None]
 
 
 def read_results(name: str, data: bytes, fetch: Fetch = lambda _: None) -> ForeignResults:
-    """The results in `data`, a file of the format `name`; FormatError says why it cannot be used.
+    """The results in `data`, a file of the format `name`; FormatError where nothing of it can be read.
+
+    What precedes the JSON, such as a program's greeting, is left out.
 
     fetch: finds the files of samples that nvbench writes beside its JSON.
     """
@@ -40,12 +42,4 @@ def read_results(name: str, data: bytes, fetch: Fetch = lambda _: None) -> Forei
         if sum(map(len, sidecars.values())) > SIDECARS_LIMIT:
             message = f"its files of samples have more than {SIDECARS_LIMIT >> 20} MiB together"
             raise FormatError(FormatFault.TOO_LARGE, message, "measure fewer benchmarks per file")
-    return unique(reader(values, sidecars))
-
-
-def strip_preamble(printed: bytes) -> bytes:
-    """Removes a greeting that a program printed before the first line that begins a JSON object."""
-    if printed.startswith(b"{"):
-        return printed
-    start = printed.find(b"\n{")
-    return printed[start + 1 :] if start >= 0 else printed
+    return expect_usable(reader(values, sidecars))

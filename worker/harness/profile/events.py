@@ -7,23 +7,26 @@ calls there is only the harness, which waits for the device.
 from __future__ import annotations
 
 import json
-import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-CALL = "warpwatch call"
-"""The annotation around each recorded call."""
-DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-RUNTIME_CATEGORIES = ("cuda_runtime", "cuda_driver")
+from warpwatch.chrome_trace import (
+    CALL,
+    DEVICE_CATEGORIES,
+    EVENTS,
+    RUNTIME_CATEGORIES,
+    TraceReader,
+    arguments_of,
+    read_times,
+)
+
 _RUNTIME_NAMES = {"INVALID": "unknown"}
 """The profiler's name for functions newer than itself, and ours."""
-_EVENTS = '"traceEvents"'
 _CHUNK = 2**20
-_BETWEEN = re.compile(r"[ \n\r\t,]*")
-"""The characters between two events. The pattern also matches the empty string, so it matches everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class Span:
 class Recording:
     """The events of a trace.
 
+    left_out: how many of them could not be read. is_mended: whether a viewer needs the trace written anew, because
+    events were left out or had names with bare quotes.
     device: properties of the first device. work: kernels, copies and fills on the device, by start. runtime: calls of
     the CUDA API. operations: torch operators on the host. memory: every allocator event as (time, bytes allocated then,
     change in bytes, (device type, device index)).
@@ -57,6 +62,8 @@ class Recording:
     runtime: list[Span] = field(default_factory=list)
     operations: list[Span] = field(default_factory=list)
     memory: list[tuple[float, int, int, tuple[int, int]]] = field(default_factory=list)
+    left_out: int = 0
+    is_mended: bool = False
 
     def of_call(self, spans: list[Span], call: int) -> list[Span]:
         return [span for span in spans if span.call == call]
@@ -64,19 +71,19 @@ class Recording:
 
 def read_recording(path: Path) -> Recording:
     """The recording in an uncompressed Chrome trace."""
-    raw: dict[str, list[dict[str, Any]]] = {"call": [], "work": [], "runtime": [], "operation": [], "memory": []}
-    for event in events_of(path):
-        category = event.get("cat")
-        if category in DEVICE_CATEGORIES:
-            raw["work"].append(event)
-        elif category in RUNTIME_CATEGORIES:
-            raw["runtime"].append(event)
-        elif category == "cpu_op":
-            raw["operation"].append(event)
-        elif category == "user_annotation" and event["name"] == CALL:
-            raw["call"].append(event)
-        elif event.get("name") == "[memory]":
-            raw["memory"].append(event)
+    raw: dict[str, list[_Timed]] = {"call": [], "work": [], "runtime": [], "operation": []}
+    memory, faults = [], 0
+    with path.open(encoding="utf-8", errors="replace") as file:
+        reader = TraceReader(iter(lambda: file.read(_CHUNK), ""))
+        for event in reader:
+            try:
+                kind = _kind_of(event)
+                if kind == "memory":
+                    memory.append(_memory(event))
+                elif kind is not None:
+                    raw[kind].append(_timed(event))
+            except (KeyError, TypeError, ValueError, OverflowError):
+                faults += 1
     calls = sorted((_span(event, index) for index, event in enumerate(raw["call"])), key=lambda call: call.start)
     starts = [call.start for call in calls]
 
@@ -85,69 +92,82 @@ def read_recording(path: Path) -> Recording:
         index = bisect_right(starts, time) - 1
         return index if index >= 0 and time <= calls[index].end else None
 
-    runtime = [_span(event, call_at(_ns(event["ts"]))) for event in raw["runtime"]]
+    runtime = [_span(event, call_at(event.start)) for event in raw["runtime"]]
     launched_by = {span.arguments.get("correlation"): span.call for span in runtime}
     # Device work belongs to the call that launched it, however late it runs.
-    work = [_span(event, launched_by.get(event.get("args", {}).get("correlation"))) for event in raw["work"]]
-    operations = [_span(event, call_at(_ns(event["ts"]))) for event in raw["operation"]]
-    memory = sorted((_memory(event) for event in raw["memory"]), key=lambda entry: entry[0])
-    return Recording(_device(path), calls, sorted(work, key=lambda span: span.start), runtime, operations, memory)
+    work = [_span(event, launched_by.get(event.arguments.get("correlation"))) for event in raw["work"]]
+    return Recording(
+        _device(path),
+        calls,
+        sorted(work, key=lambda span: span.start),
+        runtime,
+        [_span(event, call_at(event.start)) for event in raw["operation"]],
+        sorted(memory, key=lambda entry: entry[0]),
+        reader.left_out + faults,
+        reader.left_out + reader.mended > 0,
+    )
 
 
-def events_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields every trace event of a Chrome trace, read in pieces of 1 MiB."""
-    decoder = json.JSONDecoder()
-    with path.open(encoding="utf-8", errors="replace") as file:
-        text, place = _skip_to_events(file.read(_CHUNK), file), 0
-        while True:
-            place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
-            if text.startswith("]", place):
-                return
-            try:
-                event, place = decoder.raw_decode(text, place)
-            except json.JSONDecodeError:
-                more = file.read(_CHUNK)
-                if not more:
-                    return
-                text, place = text[place:] + more, 0
-                continue
-            yield event
+def _kind_of(event: dict[str, Any]) -> str | None:
+    """Which table an event belongs to; None where no table needs it."""
+    category = event.get("cat")
+    if category in DEVICE_CATEGORIES:
+        return "work"
+    if category in RUNTIME_CATEGORIES:
+        return "runtime"
+    if category == "cpu_op":
+        return "operation"
+    if event.get("name") == "[memory]":
+        return "memory"
+    return "call" if category == "user_annotation" and event["name"] == CALL else None
 
 
 def join_traces(parts: Sequence[Path], joined: Path) -> None:
     """Writes one Chrome trace with the events of all parts, which one process recorded one after the other.
 
-    Their clocks and correlation ids are the same, so the head of the first holds for all.
+    Their clocks and correlation ids are the same, so the head of the first holds for all. What cannot be read is left
+    out, and what can be mended is.
     """
-    if len(parts) == 1:
-        parts[0].rename(joined)
-        return
     with parts[0].open(encoding="utf-8", errors="replace") as file:
         head = file.read(_CHUNK)
-    with joined.open("w", encoding="utf-8") as file:
-        file.write(head[: head.index(_EVENTS)] + _EVENTS + ": [\n")
+    with joined.open("w", encoding="utf-8") as target:
+        target.write(head[: head.index(EVENTS)] + EVENTS + ": [\n")
         separator = ""
         for part in parts:
-            for event in events_of(part):
-                file.write(separator + json.dumps(event))
-                separator = ",\n"
+            with part.open(encoding="utf-8", errors="replace") as source:
+                for event in TraceReader(iter(partial(source.read, _CHUNK), "")):
+                    target.write(separator + json.dumps(event))
+                    separator = ",\n"
             part.unlink()
-        file.write("\n]}\n")
+        target.write("\n]}\n")
 
 
-def _span(event: dict[str, Any], call: int | None) -> Span:
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    name: str
+    start: float
+    duration: float
+    arguments: dict[str, Any]
+    thread: Any
+
+
+def _timed(event: dict[str, Any]) -> _Timed:
+    """ValueError for times that no clock shows."""
+    times = read_times(event)
+    if times is None:
+        raise ValueError
     name = _RUNTIME_NAMES.get(event["name"], event["name"])
-    return Span(name, _ns(event["ts"]), _ns(event["dur"]), call, event.get("args", {}), event.get("tid"))
+    return _Timed(str(name), *times, arguments_of(event), event.get("tid"))
+
+
+def _span(event: _Timed, call: int | None) -> Span:
+    return Span(event.name, event.start, event.duration, call, event.arguments, event.thread)
 
 
 def _memory(event: dict[str, Any]) -> tuple[float, int, int, tuple[int, int]]:
     arguments = event["args"]
     where = (int(arguments["Device Type"]), int(arguments["Device Id"]))
-    return _ns(event["ts"]), int(arguments["Total Allocated"]), int(arguments["Bytes"]), where
-
-
-def _ns(microseconds: Any) -> float:
-    return float(microseconds) * 1e3
+    return float(event["ts"]) * 1e3, int(arguments["Total Allocated"]), int(arguments["Bytes"]), where
 
 
 def _device(path: Path) -> dict[str, Any]:
@@ -162,12 +182,3 @@ def _device(path: Path) -> dict[str, Any]:
     except ValueError:
         return {}
     return dict(devices[0]) if devices else {}
-
-
-def _skip_to_events(text: str, file: Any) -> str:
-    while (start := text.find(_EVENTS)) < 0:
-        more = file.read(_CHUNK)
-        if not more:
-            return "]"
-        text += more
-    return text[text.index("[", start) + 1 :]

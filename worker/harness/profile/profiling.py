@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, schedule
 
+from warpwatch.chrome_trace import CALL
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import Counter
 from warpwatch.contract.messages import ProfileReply, Request
@@ -33,7 +34,7 @@ from ..timers.rotation import Rotation, no_collection
 from ..timers.warm_up import call_first
 from ..turns import STOPWATCH
 from .counters import HardwareCounters, count_hardware
-from .events import CALL, join_traces, read_recording
+from .events import join_traces, read_recording
 from .summary import kernel_table, launch_sentence, runtime_calls, summarize
 
 _CHUNK = 2**20
@@ -73,11 +74,18 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path, guard:
             older = _record_by_autograd(problem, rotation)
         # Collections would look at every event of a trace again and again, and find nothing to free.
         with STOPWATCH.measure(Activity.RECORD), no_collection():
+            recording = read_recording(plain)
+            if recording.is_mended:
+                # No viewer opens a trace of which one event is no JSON.
+                torn = plain.rename(plain.with_name(plain.name + ".torn"))
+                join_traces([torn], plain)
+                size = plain.stat().st_size
             with plain.open("rb") as source, gzip.open(output, "wb", compresslevel=6) as target:
                 shutil.copyfileobj(source, target, _CHUNK)
-            recording = read_recording(plain)
             plan_as_json = {name: getattr(plan, name) for name in (*PLAN_LIMITS, "counters")}
             summary = summarize(recording, kind) | {"plan": plan_as_json}
+            if recording.left_out:
+                summary["left_out"] = recording.left_out
             if cycles:
                 summary["cycles"] = cycles
             if size <= _TABLE_LIMIT:
@@ -165,7 +173,10 @@ def _record(problem: CaseProblem, rotation: Rotation, plain: Path, plan: Profile
                     call()
                 problem.synchronize()
                 profiler.step()
-        join_traces(parts, plain)
+        if len(parts) == 1:
+            parts[0].rename(plain)
+        else:
+            join_traces(parts, plain)
     return profiler, cycles
 
 
