@@ -9,8 +9,12 @@ from typing import Any
 PROTOCOLS = {"cpu": "1", "cuda": "2"}
 """Version of how timings are taken, per kind of device; part of a series' key, so the timings of two versions are never
 one series."""
-METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "cold")}
-"""Metrics per kind of device, all in nanoseconds. Verdicts use the first one."""
+METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call", "launch"), "cpu": ("hot", "cold")}
+"""Metrics per kind of device, all in nanoseconds. The first is the default of pages and tables; JUDGED names those that
+get verdicts."""
+JUDGED = {"cuda": ("graph", "launch"), "cpu": ("hot",)}
+"""Metrics that get verdicts, per kind of device. The first is the device's time; `kernel` replaces it where a variant
+cannot be captured in a CUDA graph. `launch` is the host's time for a call."""
 SETUP = "setup"
 """Metric of what a variant does once per set of inputs before it is called; only variants that prepare have it."""
 MOST_PLACES, MOST_LINES, LONGEST_LABEL = 1000, 12, 60

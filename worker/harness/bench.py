@@ -243,7 +243,7 @@ def _measure_all(context: _BenchContext, budget_ns: int, begin_ns: int, progress
     """Every metric of the device, in order. begin_ns: the start of the bench, whose time limits all but the first."""
     kind, now_ns = context.problem.device.type, context.problem.turns.now_ns
     results, shares, side_end = list[_MetricResult](), SHARES[kind], 0
-    for done, metric in enumerate(METRICS[kind]):
+    for done, metric in enumerate(shares):
         progress(done, len(shares), metric)
         now, budget = now_ns(), Budget(int(budget_ns * shares[metric]))
         if done == 1:
@@ -385,7 +385,7 @@ def _empty_call(device: torch.device) -> tuple[CaseProblem, Any, dict[str, float
     """(a call without work, a warm timer of its first metric, its nanoseconds by each metric)."""
     problem = CaseProblem(_EMPTY, _EMPTY.variants[device.type], _EMPTY.all_cases()[0], device)
     with problem.modes():
-        timers = {metric: open_timer(problem, 0, metric, _EMPTY_BUDGET_NS, 1) for metric in METRICS[device.type]}
+        timers = {metric: open_timer(problem, 0, metric, _EMPTY_BUDGET_NS, 1) for metric in SHARES[device.type]}
         for timer in timers.values():
             timer.take()
         nanoseconds = {metric: median(timer.take()) for metric, timer in timers.items()}
