@@ -86,8 +86,8 @@ class Outcome:
     peaks: the measured ceilings of the device, see CeilingsReply; None where they could not be measured. findings and
     build are of the job's commit; base_findings, the profiles of a comparison, are of its base. comparisons: one per
     (variant, case) and judged metric, the device's time directly before `launch`, which is missing where a call waits
-    for the device. derived_cases: what was measured and the operator does not declare. base_build: of the base, for a
-    comparison of a patch.
+    for the device and where the pair failed. derived_cases: what was measured and the operator does not declare.
+    base_build: of the base, for a comparison of a patch.
     """
 
     environment: Environment
