@@ -44,6 +44,9 @@ _MOST_LAUNCHES = 200
 _CAPTURES_NS = 40_000_000
 """The longest time for the captures of all placements, roughly, where that leaves two of them. Each capture of a call
 takes the host's time for it. With fewer placements no time is different, only less well known."""
+_HOST_WALK_NS = 400_000_000
+"""The longest time for the captures of one placement, roughly. No call that takes the host less than 1.5 ms gets fewer
+sets or launches by it."""
 _EAGER_CALLS = 8
 """Eager calls of `launch` in a row."""
 _EAGER_CALLS_NS = 2_000_000
@@ -573,13 +576,20 @@ def plan_graphs(
     measured = measure_set(problem, seed)
     if measured.device_ns is None:
         raise CaptureError(measured.obstacle)
-    device_ns = measured.device_ns
+    device_ns, host_ns = measured.device_ns, max(1, measured.call_ns - measured.device_ns)
     sets, placements = (1, 1) if hot else plan_sets(problem, measured.bytes, device_ns, placements, sides)
-    launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / device_ns) / sets))
-    captured_ns = launches * max(1, measured.call_ns - device_ns)
-    placements = min(placements, max(_FEWEST_PLACEMENTS, _CAPTURES_NS // captured_ns))
+    sets, placements, launches = choose_launches(sets, placements, device_ns, host_ns)
     replays = max(1, min(_REPLAYS, pace.slice_ns // (placements * launches * device_ns)))
     return GraphPlan(sets, placements, launches, replays, plan_eager_calls(problem, measured, device_ns, sides))
+
+
+def choose_launches(sets: int, placements: int, device_ns: int, host_ns: int) -> tuple[int, int, int]:
+    """(sets per placement, placements, launches per graph) of calls with such times: fewer than these sets and
+    placements only where captures would take long."""
+    captures = max(2, _HOST_WALK_NS // host_ns)
+    sets = min(sets, captures)
+    launches = sets * max(1, round(min(_MOST_LAUNCHES, captures, _GRAPH_NS / device_ns) / sets))
+    return sets, min(placements, max(_FEWEST_PLACEMENTS, _CAPTURES_NS // (launches * host_ns))), launches
 
 
 def plan_eager_calls(problem: CaseProblem, measured: MeasuredInput, device_ns: int, sides: int = 1) -> int:
