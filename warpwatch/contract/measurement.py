@@ -19,6 +19,8 @@ JUDGED = {"cuda": ("graph", LAUNCH), "cpu": ("hot",)}
 cannot be captured in a CUDA graph."""
 SETUP = "setup"
 """Metric of what a variant does once per set of inputs before it is called; only variants that prepare have it."""
+NO_CEILING = (SETUP, LAUNCH)
+"""Metrics that hold no work of a call on the device, so that none of its ceilings bounds them."""
 MOST_PLACES, MOST_LINES, LONGEST_LABEL = 1000, 12, 60
 """Of a result's curves."""
 SHORTEST_NS, LONGEST_NS = 0.001, 86_400e9
