@@ -132,20 +132,22 @@ def agree_on_plan(sides: Sequence[ComparedSide], variant: str, case: str, budget
     """The largest plan that fits every side, for which each times a few calls, one side after another; SideError.
 
     A side with a plan of its own would get graphs of other lengths, and with them another time for the same kernels.
+    Where a graph captures the variant on some sides only, all are timed by `kernel`.
     """
     if sides[0].checkout.host.kind != "cuda":
         return SharedPlan(None, in_turn=True)
-    plans: dict[str, GraphPlan] = {}
-    in_turn = False
-    for side in sides:
-        reply = side.ask("plan", variant, case, budget_ns, rounds, sides=len(sides))
-        if reply.status is Status.OK and reply.plan is None:
-            reply = SampleReply(Status.CRASHED, "the harness made no plan")
-        if reply.status is not Status.OK or reply.plan is None:
-            raise SideError(side, reply)
-        plans[side.name] = reply.plan
-        in_turn |= reply.times_itself
-    if len({plan.metric for plan in plans.values()}) > 1:
-        metrics = ", ".join(f"the {name} is measured as {plan.metric}" for name, plan in sorted(plans.items()))
-        raise SideError(None, SampleReply(Status.UNSUPPORTED, metrics))
-    return SharedPlan(reduce(and_, plans.values()), in_turn)
+    for metrics in ([], ["kernel"]):
+        plans: dict[str, GraphPlan] = {}
+        in_turn = False
+        for side in sides:
+            reply = side.ask("plan", variant, case, budget_ns, rounds, sides=len(sides), metrics=metrics)
+            if reply.status is Status.OK and reply.plan is None:
+                reply = SampleReply(Status.CRASHED, "the harness made no plan")
+            if reply.status is not Status.OK or reply.plan is None:
+                raise SideError(side, reply)
+            plans[side.name] = reply.plan
+            in_turn |= reply.times_itself
+        if len({plan.metric for plan in plans.values()}) == 1:
+            return SharedPlan(reduce(and_, plans.values()), in_turn)
+    named = ", ".join(f"the {name} is measured as {plan.metric}" for name, plan in sorted(plans.items()))
+    raise SideError(None, SampleReply(Status.UNSUPPORTED, named))

@@ -111,7 +111,7 @@ class Side:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.bytes = 1
         self.host_ns: float | None = 100_000.0
-        self.plan, self.times_itself = PLAN, False
+        self.plan, self.times_itself, self.has_kernel = PLAN, False, True
         self.diary: list[str] = []
         self.failing = Status.OK
 
@@ -132,6 +132,8 @@ class Side:
     def _answer(self, verb: str, fields: dict[str, Any]) -> SampleReply:
         self.asked.append((verb, fields))
         if verb == "plan":
+            if "kernel" in fields["metrics"] and self.has_kernel:
+                self.plan = replace(self.plan, metric="kernel")
             return SampleReply(Status.OK, metric=self.plan.metric, plan=self.plan, times_itself=self.times_itself)
         if verb == "prepare":
             no_launch = "" if self.host_ns is not None else "it waits"
@@ -310,12 +312,20 @@ def test_a_side_that_cannot_prepare_beside_the_other_ends_the_pair() -> None:
     assert (comparison.message, diary[-1]) == ("head: no room", "head did prepare")
 
 
-def test_sides_of_two_metrics_are_not_compared() -> None:
+def test_sides_of_two_metrics_are_measured_by_kernel() -> None:
     base, head = two_sides()
-    head.plan = replace(PLAN, metric="kernel")
+    head.plan, head.host_ns = replace(PLAN, metric="kernel"), None
+    device, launch = rounds_of(base, head)._comparisons.values()
+    assert (device.metric, device.status, device.ratios) == ("kernel", Status.OK, [1.0] * 3)
+    assert (launch.status, launch.message) == (Status.UNSUPPORTED, "head: no launch: it waits")
+
+
+def test_sides_that_plan_for_two_metrics_all_the_same_are_not_compared() -> None:
+    base, head = two_sides()
+    head.plan, head.has_kernel = replace(PLAN, metric="cold"), False
     (comparison,) = rounds_of(base, head, rounds=1)._comparisons.values()
     assert (comparison.status, comparison.reason) == (Status.UNSUPPORTED, None)
-    assert comparison.message == "the base is measured as graph, the head is measured as kernel"
+    assert comparison.message == "the base is measured as kernel, the head is measured as cold"
     assert base.prepared() == []
 
 

@@ -78,8 +78,8 @@ class Request:
     the device, and on the host in the slice of `launch`. `plan` plans what `prepare` measures on a GPU; sides: how many
     children prepare it at the same time and share the memory. plan: with `prepare`, the plan to follow, so that nothing
     has to be timed for it, and another child may prepare at the same time. metrics: with `prepare`, those of
-    contract.measurement.JUDGED to measure; none for all. `output` is the path a profile's trace (gzip'ed Chrome JSON)
-    is written to.
+    contract.measurement.JUDGED to measure, none for all; with `plan`, `kernel` where no graph may be planned. `output`
+    is the path a profile's trace (gzip'ed Chrome JSON) is written to.
     energy: with `profile`, whether the energy of a call is measured as well.
     `cases` are the keys that the verb of this name describes. `modules` are those whose versions are part of an
     environment. lanes: how many children of the job, this one included, use the device at the same time; with more than

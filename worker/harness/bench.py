@@ -156,16 +156,19 @@ def _quiet_to_prepare(problem: CaseProblem) -> AbstractContextManager[None]:
     return problem.turns.use(LaneUse.DEVICE if problem.variant.prepare is None else LaneUse.QUIET)
 
 
-def plan_prepared(problem: CaseProblem, seed: int, slice_ns: int, guard: TamperGuard, sides: int) -> SampleReply:
-    """What `Prepared` measures of a variant on a GPU; sides: how many children prepare it at the same time."""
+def plan_prepared(
+    problem: CaseProblem, seed: int, slice_ns: int, guard: TamperGuard, sides: int, metrics: Sequence[str]
+) -> SampleReply:
+    """What `Prepared` measures of a variant on a GPU; sides: how many children prepare it at the same time. metrics:
+    with `kernel`, no graph even where one captures the variant."""
     pace = replace(PAIRED, slice_ns=min(slice_ns, PAIRED.slice_ns))
     with problem.modes(), watch(guard):
-        try:
-            plan = timer_cuda.plan_graphs(problem, seed, PLACEMENTS, pace=pace, sides=sides)
-        except CaptureError:
+        measured = timer_cuda.measure_set(problem, seed)
+        if measured.device_ns is None or "kernel" in metrics:
             plan = timer_kernel.plan_sessions(problem, seed, sides)
-        has_tuned = timer_cuda.measure_set(problem, seed).may_have_tuned
-    times_itself = has_tuned or problem.variant.prepare is not None or torch.backends.cudnn.benchmark
+        else:
+            plan = timer_cuda.plan_graphs(problem, seed, PLACEMENTS, pace=pace, sides=sides)
+    times_itself = measured.may_have_tuned or problem.variant.prepare is not None or torch.backends.cudnn.benchmark
     return SampleReply(Status.OK, "", [], plan.metric, plan, times_itself=times_itself)
 
 

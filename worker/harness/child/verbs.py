@@ -134,7 +134,8 @@ class Verbs:
 
     def plan(self, request: Request, _progress: Progress) -> SampleReply:
         self._prepared = None
-        return plan_prepared(self.problem(request), request.seed, _slice_ns(request), self._guard, request.sides)
+        problem, slice_ns = self.problem(request), _slice_ns(request)
+        return plan_prepared(problem, request.seed, slice_ns, self._guard, request.sides, request.metrics)
 
     def prepare(self, request: Request, _progress: Progress) -> SampleReply:
         self._prepared = None
