@@ -33,9 +33,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, FreshProcess, fresh_processes, open_verbs, serve
-from warpwatch.contract.messages import Request
+from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.measurement import JUDGED
+from warpwatch.contract.messages import GraphPlan, Request
 from warpwatch.contract.outcome import Comparison
-from warpwatch.contract.rounds import LOOKS, WAITS, StopRule, judge_controls
+from warpwatch.contract.rounds import CONFIRMED, LOOKS, StopRule, judge_controls, wait_share
 from warpwatch.contract.words import Status
 from warpwatch.server.verdicts.paired import decide
 from warpwatch.server.verdicts.thresholds import stop_rule, thresholds_of
@@ -59,31 +61,47 @@ def child(device: torch.device) -> None:
     rounds = thresholds_of(device.type).rounds
 
     def handle(fields: dict[str, Any]) -> dict[str, Any]:
-        request = Request(0, operator=OPERATORS[device.type], budget_ns=BUDGET_NS, rounds=rounds, **fields)
-        reply = getattr(verbs, request.verb)(request, lambda *_: None)
-        return {"samples": reply.samples_ns, "metric": reply.metric, "message": reply.message}
+        named = {"id": 0, "operator": OPERATORS[device.type], "budget_ns": BUDGET_NS, "rounds": rounds}
+        request = from_json(Request, {**named, **fields})
+        reply: dict[str, Any] = to_json(getattr(verbs, request.verb)(request, lambda *_: None))
+        return reply
 
     serve(handle)
 
 
-def measure_round(base: FreshProcess, head: FreshProcess, kind: str, variant: str, case: str, index: int) -> Pair:
-    """A round of `plain` in the process `base` and `variant` in the process `head`."""
+def agree_on_plan(base: FreshProcess, head: FreshProcess, variant: str, case: str) -> GraphPlan:
+    """The plan that fits `plain` in the process `base` and `variant` in the process `head`, as of a comparison."""
+    sides = (base, "plain"), (head, variant)
+    replies = [process.request(verb="plan", variant=name, case=case, sides=2) for process, name in sides]
+    first, second = (from_json(GraphPlan, reply["plan"]) for reply in replies)
+    return first & second
+
+
+def measure_round(
+    base: FreshProcess, head: FreshProcess, kind: str, variant: str, case: str, index: int, plans: dict[str, GraphPlan]
+) -> Pair:
+    """A round of `plain` in the process `base` and `variant` in the process `head`. plans: by variant, from the first
+    round on."""
+    if kind == "cuda" and variant not in plans:
+        plans[variant] = agree_on_plan(base, head, variant, case)
+    metrics = JUDGED[kind][:1]
+    prepared = {"plan": to_json(plans[variant]) if variant in plans else None, "metrics": [*metrics]}
     sides = {"base": (base, "plain"), "head": (head, variant)}
     turns = turns_of(index, kind)
     for side in turns[:2]:
         process, name = sides[side]
-        process.request(verb="prepare", variant=name, case=case)
+        process.request(verb="prepare", variant=name, case=case, **prepared)
     samples: dict[str, list[float]] = {"base": [], "head": [], "waited": []}
 
     def sample(side: str, name: str, wait: float = 0.0) -> None:
         process, variant = sides[side]
         reply = process.request(verb="sample", variant=variant, case=case, wait=wait)
-        samples[name].append(typical(reply["samples"], kind))
+        samples[name].append(typical(reply["samples_ns"], kind))
 
     for count, side in enumerate(turns, start=1):
         sample(side, side)
         if count % 4 == 0:
-            sample("base", "waited", WAITS[kind])
+            sample("base", "waited", wait_share(kind, metrics[0], samples["base"]))
     for process, name in sides.values():
         process.request(verb="finish", variant=name, case=case)
     first, second = samples["base"][::2], samples["base"][1::2]
@@ -95,10 +113,11 @@ def measure(device: str, case: str, rounds: int, **slow_down: str) -> Iterator[t
     """(identical code, changed code) of each round."""
     kind = torch.device(device).type
     children = fresh_processes(Path(__file__), device, 2 * rounds, ahead=2, **slow_down)
+    plans: dict[str, GraphPlan] = {}
     for index in range(rounds):
         base, head = next(children), next(children)
-        same = measure_round(base, head, kind, "plain", case, index)
-        changed = measure_round(base, head, kind, "slower", case, index)
+        same = measure_round(base, head, kind, "plain", case, index, plans)
+        changed = measure_round(base, head, kind, "slower", case, index, plans)
         base.close()
         head.close()
         yield same, changed
@@ -153,7 +172,7 @@ def _compared(rounds: Pairs, device_kind: str) -> Comparison:
     """A comparison of these rounds, with what its controls say."""
     again, waited = ([pair[place] for pair in rounds if len(pair) > place] for place in (2, 3))
     times = [pair[0] for pair in rounds], [pair[1] for pair in rounds]
-    reason = judge_controls(again, waited, device_kind)
+    reason = judge_controls(again, waited, CONFIRMED[device_kind])
     return Comparison("", "", "", "", Status.OK, "", *times, reason, again, waited)
 
 

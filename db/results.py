@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.codec import to_json
-from warpwatch.contract.measurement import Measurement
+from warpwatch.contract.measurement import NO_CEILING, Measurement
 from warpwatch.contract.messages import BenchReply, BuildReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.roofline import roofline
@@ -320,7 +320,7 @@ def _record_points(s: Session, scope: _Scope, ids: list[int], points: list[_Poin
             "noise": m.noise,
             "count": len(m.samples_ns),
             "dropped": m.dropped,
-            **_roofline_columns(scope, row.case, bench, m.median_ns),
+            **_roofline_columns(scope, row.case, bench, m),
             "measured_at": scope.measured_at,
             "card_id": names.card_id,
         }
@@ -334,8 +334,9 @@ def _record_points(s: Session, scope: _Scope, ids: list[int], points: list[_Poin
     copy_rows(s, SamplesRecord, samples)
 
 
-def _roofline_columns(scope: _Scope, case: str, bench: BenchReply, median_ns: float) -> dict[str, Any]:
-    share, bound = roofline(bench.flops, bench.bytes, median_ns, scope.names.cases[case].precision, scope.peaks)
+def _roofline_columns(scope: _Scope, case: str, bench: BenchReply, timing: Measurement) -> dict[str, Any]:
+    peaks = {} if timing.metric in NO_CEILING else scope.peaks
+    share, bound = roofline(bench.flops, bench.bytes, timing.median_ns, scope.names.cases[case].precision, peaks)
     return {"roofline_share": share, "bound": bound}
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from warpwatch.contract.measurement import JUDGED
 from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.rounds import CellRounds
 from warpwatch.contract.spec import BUDGET_NS, JobRequest
 from warpwatch.contract.words import Status
-from warpwatch.worker.compared_side import ComparedSide
-from warpwatch.worker.comparison import TURNS, planned_rounds, typical
+from warpwatch.worker.compared_side import ComparedSide, SharedPlan, SideError, agree_on_plan
+from warpwatch.worker.comparison import TURNS, Pair, planned_rounds, typical
 from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.plan import plan_job, with_pairs
@@ -52,6 +54,7 @@ def compare_cells(request: JobRequest, tools: Tools, reporter: Reporter, traces:
     load_at_once(checkouts, request.operator, bounded)
     for side in sides:
         side.load()
+    plans: dict[Pair, SharedPlan] = {}
     results = {pair: ComparedCells(*pair, CellRounds([], [], [], [])) for pair in request.spec.pairs or []}
     count = planned_rounds(request.spec)
     for index in range(count):
@@ -63,15 +66,27 @@ def compare_cells(request: JobRequest, tools: Tools, reporter: Reporter, traces:
             load_at_once(checkouts, request.operator, bounded)
         for pair, result in results.items():
             if result.status is Status.OK:
-                results[pair] = _round(result, sides, request, index)
+                results[pair] = _round(result, sides, request, index, plans)
     bounded.progress(count, count, "")
     return list(results.values())
 
 
-def _round(result: ComparedCells, sides: list[ComparedSide], request: JobRequest, index: int) -> ComparedCells:
+def _round(
+    result: ComparedCells,
+    sides: list[ComparedSide],
+    request: JobRequest,
+    index: int,
+    plans: dict[Pair, SharedPlan],
+) -> ComparedCells:
     """One more round, in which every cell is first, last and in between equally often: A B C D D C B A, the next round
-    B C D A A D C B. The first failure ends the cells of this pair."""
-    kind = sides[0].checkout.host.kind
+    B C D A A D C B. The first failure ends the cells of this pair. plans: by pair, from its first round on."""
+    kind, pair, budget_ns = sides[0].checkout.host.kind, (result.variant, result.case), request.spec.budget_ns
+    if pair not in plans:
+        try:
+            plans[pair] = agree_on_plan(sides, *pair, budget_ns or BUDGET_NS, 1)
+        except SideError as error:
+            return _ended(result, sides, request, error.reply, error.side.name if error.side else "all")
+    prepared: dict[str, Any] = {"plan": plans[pair].plan, "metrics": [JUDGED[kind][0]]}
     first = index % len(sides)
     order = [*sides[first:], *sides[:first]]
     steps = [("prepare", side) for side in order]
@@ -80,7 +95,8 @@ def _round(result: ComparedCells, sides: list[ComparedSide], request: JobRequest
     slices: dict[str, list[float]] = {name: [] for name in CELLS}
     metrics: set[str] = set()
     for verb, side in steps:
-        reply = side.ask(verb, result.variant, result.case, request.spec.budget_ns or BUDGET_NS, 1)
+        fields = prepared if verb == "prepare" else {}
+        reply = side.ask(verb, *pair, budget_ns or BUDGET_NS, 1, **fields)
         metrics |= {reply.metric} if verb == "prepare" else set()
         if reply.status is not Status.OK or len(metrics) > 1:
             return _ended(result, sides, request, reply, side.name)

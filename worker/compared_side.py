@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import and_
+from typing import Any
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue
+from warpwatch.contract.measurement import LAUNCH
 from warpwatch.contract.messages import BuildReply, GraphPlan, SampleReply
 from warpwatch.contract.words import Status
 from warpwatch.worker.checkout import Checkout
@@ -19,7 +23,7 @@ from warpwatch.worker.reporter import BoundedReporter
 
 class ComparedSide:
     """One of the commits. build: of its native libraries, None where there was none. `_trouble` holds, per variant, the
-    status and message of one that cannot run."""
+    status and message of one that cannot run; `_has_device_time` whether samples of what is prepared have one."""
 
     def __init__(
         self, name: str, plan: JobPlan, checkout: Checkout, reporter: BoundedReporter, limits: TimeLimits
@@ -35,6 +39,7 @@ class ComparedSide:
         self._request = plan.request
         self._reporter = reporter
         self._trouble: dict[str, tuple[Status, str]] = {}
+        self._has_device_time = True
 
     def load(self) -> None:
         """Reads the catalogue and builds the native variants; notes which variants cannot run."""
@@ -60,25 +65,21 @@ class ComparedSide:
         """The case as the commit describes it; None where it has none of this key."""
         return self._cases.get(case)
 
-    def ask(self, verb: str, variant: str, case: str, budget_ns: int, rounds: int, wait: float = 0.0) -> SampleReply:
+    def ask(self, verb: str, variant: str, case: str, budget_ns: int, rounds: int, **fields: Any) -> SampleReply:
         """One step of the interleaved measurement; when the child fails, a reply with that status."""
-        return self.send(verb, variant, case, budget_ns, rounds, wait)()
+        return self.send(verb, variant, case, budget_ns, rounds, **fields)()
 
     def send(
-        self,
-        verb: str,
-        variant: str,
-        case: str,
-        budget_ns: int,
-        rounds: int,
-        wait: float = 0.0,
-        plan: GraphPlan | None = None,
+        self, verb: str, variant: str, case: str, budget_ns: int, rounds: int, **fields: Any
     ) -> Callable[[], SampleReply]:
-        """Begins a step; what it returns waits for its reply, which the next step needs."""
+        """Begins a step; what it returns waits for its reply, which the next step needs. fields: further ones of
+        contract.messages.Request."""
         if variant in self._trouble:
             return partial(SampleReply, *self._trouble[variant])
-        fields = {"operator": self._request.operator, "variant": variant, "case": case, "budget_ns": budget_ns}
-        fields |= {"seed": self._request.spec.seed, "rounds": rounds, "wait": wait, "plan": plan}
+        if verb == "prepare":
+            self._has_device_time = fields.get("metrics") != [LAUNCH]
+        fields |= {"operator": self._request.operator, "variant": variant, "case": case, "budget_ns": budget_ns}
+        fields |= {"seed": self._request.spec.seed, "rounds": rounds}
         begin = time.monotonic()
         try:
             self.checkout.send(verb, self._reporter, **fields)
@@ -92,15 +93,61 @@ class ComparedSide:
             reply = self.checkout.answer(SampleReply, seconds, self._reporter)
         except ChildFailure as failure:
             return self._failed(variant, case, failure)
-        if verb == "sample" and reply.status is Status.OK and not reply.samples_ns:
+        is_missing = not (reply.samples_ns if self._has_device_time else reply.launch_ns or reply.no_launch)
+        if verb == "sample" and reply.status is Status.OK and is_missing:
             return SampleReply(Status.CRASHED, "the harness took no samples")
         # Times that no device can show are refused.
         entry = self._cases.get(case)
         flops, bytes_moved = (entry.flops, entry.bytes) if entry else (0, 0)
-        objection = self._limits.objection(reply.samples_ns, flops, bytes_moved, time.monotonic() - begin)
+        elapsed = time.monotonic() - begin
+        objection = self._limits.objection(reply.samples_ns, flops, bytes_moved, elapsed)
+        objection = objection or self._limits.objection(reply.launch_ns, 0, 0, elapsed)
         return reply if objection is None else SampleReply(Status.WRONG, objection)
 
     def _failed(self, variant: str, case: str, failure: ChildFailure) -> SampleReply:
         # The other side continues, and an endless loop must not cost a time-out per case.
         self._trouble[variant] = (Status.SKIPPED, f"{variant} {failure.status.replace('_', ' ')} before, on {case}")
         return SampleReply(failure.status, failure.message)
+
+
+class SideError(Exception):
+    """A pair cannot be measured on a side; `reply` says why. side: None where neither is at fault alone."""
+
+    def __init__(self, side: ComparedSide | None, reply: SampleReply) -> None:
+        super().__init__(reply.message)
+        self.side = side
+        self.reply = reply
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlan:
+    """What all sides follow in every round. plan: None on a CPU. in_turn: whether the sides prepare one after another,
+    because at least one times something for it."""
+
+    plan: GraphPlan | None
+    in_turn: bool
+
+
+def agree_on_plan(sides: Sequence[ComparedSide], variant: str, case: str, budget_ns: int, rounds: int) -> SharedPlan:
+    """The largest plan that fits every side, for which each times a few calls, one side after another; SideError.
+
+    A side with a plan of its own would get graphs of other lengths, and with them another time for the same kernels.
+    Where a graph captures the variant on some sides only, all are timed by `kernel`.
+    """
+    if sides[0].checkout.host.kind != "cuda":
+        return SharedPlan(None, in_turn=True)
+    for metrics in ([], ["kernel"]):
+        plans: dict[str, GraphPlan] = {}
+        in_turn = False
+        for side in sides:
+            reply = side.ask("plan", variant, case, budget_ns, rounds, sides=len(sides), metrics=metrics)
+            if reply.status is Status.OK and reply.plan is None:
+                reply = SampleReply(Status.CRASHED, "the harness made no plan")
+            if reply.status is not Status.OK or reply.plan is None:
+                raise SideError(side, reply)
+            plans[side.name] = reply.plan
+            in_turn |= reply.times_itself
+        if len({plan.metric for plan in plans.values()}) == 1:
+            return SharedPlan(reduce(and_, plans.values()), in_turn)
+    named = ", ".join(f"the {name} is measured as {plan.metric}" for name, plan in sorted(plans.items()))
+    raise SideError(None, SampleReply(Status.UNSUPPORTED, named))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import mean, median
+from typing import Any, TypeVar
 
 from warpwatch.contract.environment import Environment
-from warpwatch.contract.measurement import METRICS, PROTOCOLS
-from warpwatch.contract.messages import GraphPlan, SampleReply
+from warpwatch.contract.measurement import JUDGED, LAUNCH, PROTOCOLS
+from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
-from warpwatch.contract.rounds import ROUNDS, WAITS, StopRule, judge_controls
+from warpwatch.contract.rounds import ROUNDS, StopRule, confirmed_ratio, judge_controls, launch_ratio, wait_share
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Reason, Status
-from warpwatch.worker.compared_side import ComparedSide
+from warpwatch.worker.compared_side import ComparedSide, SharedPlan, SideError, agree_on_plan
 from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once, rehearse_at_once
 from warpwatch.worker.gate import counts_as_fit, expect_healthy
 from warpwatch.worker.measurer import describe
@@ -26,6 +27,9 @@ from warpwatch.worker.tools import Tools
 
 Pair = tuple[str, str]
 """A variant and the key of a case."""
+Key = tuple[str, str, str]
+"""A pair and one of the device kind's JUDGED metrics, of which the first stands for the device's time."""
+_Name = TypeVar("_Name", Pair, Key)
 _CHILDREN = 3
 """Children of each side that start at once. Each holds a CUDA context of half a gigabyte."""
 _MOST_BYTES_AT_ONCE = 2**26
@@ -33,8 +37,8 @@ _MOST_BYTES_AT_ONCE = 2**26
 takes many times as much."""
 MIN_ROUNDS = 6
 """With fewer rounds no interval holds the median in 95 of 100 cases."""
-TYPICAL = {"cuda": 0.5, "cpu": 0.1}
-"""The quantile that represents a slice, per device kind.
+TYPICAL = {"cuda": 0.5, "cpu": 0.1, LAUNCH: 0.1}
+"""The quantile that represents a slice, per device kind, and of a slice of `launch`.
 
 Other load on a CPU only adds time, so the fastest tenth of a slice shows the time of the code; its median also shows
 how busy the machine was.
@@ -104,7 +108,7 @@ class _Rounds:
         self._base = base
         self._head = head
         self._sides = {side.name: side for side in (base, head)}
-        self._plans: dict[tuple[str, str, str], GraphPlan] = {}
+        self._plans: dict[Pair, SharedPlan] = {}
         self._reporter = reporter
         self._rounds = planned_rounds(request.spec)
         self._started = 0
@@ -113,19 +117,26 @@ class _Rounds:
         self._stop = request.spec.stop
         self._is_limited = self._stop is not None and self._stop.seconds is not None
         self._budget_ns, self._slices = plan_slices(request.spec, head.checkout.host.kind)
-        metric, protocol = METRICS[head.checkout.host.kind][0], PROTOCOLS[head.checkout.host.kind]
-        self._comparisons = {
-            (variant, case): Comparison(variant, case, metric, protocol, Status.OK, "")
-            for variant, case in request.spec.pairs or []
+        kind = head.checkout.host.kind
+        self._device_metric, *_ = self._judged = JUDGED[kind]
+        self._comparisons: dict[Key, Comparison] = {
+            (*pair, metric): Comparison(*pair, metric, PROTOCOLS[kind], Status.OK, "")
+            for pair in request.spec.pairs or []
+            for metric in self._judged
         }
         self._whole_rounds = dict(self._comparisons)
 
     def take_over(self, comparisons: Iterable[Comparison]) -> None:
         """Goes on from the rounds of an interrupted run."""
         for earlier in comparisons:
-            mine = self._comparisons.get((earlier.variant, earlier.case))
-            if mine is not None and mine.protocol == earlier.protocol:
-                self._comparisons[earlier.variant, earlier.case] = earlier
+            metric = LAUNCH if earlier.metric == LAUNCH else self._device_metric
+            key = (earlier.variant, earlier.case, metric)
+            mine = self._comparisons.get(key)
+            if mine is None or mine.protocol != earlier.protocol:
+                continue
+            self._comparisons[key] = earlier
+            if metric == self._device_metric and earlier.status is not Status.OK:
+                self._comparisons.pop((*key[:2], LAUNCH), None)
         self._whole_rounds = dict(self._comparisons)
 
     def run(self, outcome: Outcome) -> Outcome:
@@ -141,11 +152,12 @@ class _Rounds:
     def _take_rounds(self) -> None:
         """Rounds until all pairs are decided; Stopped between two of them to make room for a more urgent job."""
         begin = time.monotonic()
-        undecided = list_undecided(self._comparisons, self._stop)
-        first = min((len(self._comparisons[pair].ratios) for pair in undecided), default=0)
+        undecided = self._list_open()
+        first = min((len(self._comparisons[key].ratios) for key in undecided), default=0)
         try:
             for index in range(first, self._rounds):
-                pairs = list_undecided(self._comparisons, self._stop)
+                undecided = self._list_open()
+                pairs = [*dict.fromkeys(key[:2] for key in undecided)]
                 if not pairs or (self._stop and self._stop.is_time_over(index, time.monotonic() - begin)):
                     break
                 # Every run takes a round at least, however often it makes room.
@@ -154,17 +166,32 @@ class _Rounds:
                     raise Stopped(f"job {urgent_job_id} is more urgent", urgent_job_id)
                 self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
                 self._renew_children(index, pairs)
-                for pair in pairs:
-                    self._comparisons[pair] = self._round(self._comparisons[pair], index)
+                # An earlier run may have taken this round of one metric and not of the other.
+                lacking = [key for key in undecided if len(self._comparisons[key].ratios) <= index]
+                for pair in dict.fromkeys(key[:2] for key in lacking):
+                    self._round(pair, index, [key[2] for key in lacking if key[:2] == pair])
                 self._whole_rounds = dict(self._comparisons)
         finally:
             drop_idle_at_once(self._checkouts)
 
+    def _list_open(self) -> list[Key]:
+        """The undecided comparisons. After the device's time is decided, `launch` goes on alone only where it seems to
+        have changed: on a busy host it may take many rounds to exclude every change."""
+        undecided = list_undecided(self._comparisons, self._stop)
+        pairs = {key[:2] for key in undecided if key[2] != LAUNCH}
+        return [key for key in undecided if key[2] != LAUNCH or key[:2] in pairs or self._seems_changed(key)]
+
+    def _seems_changed(self, key: Key) -> bool:
+        launch = self._comparisons[key]
+        bound = launch_ratio(launch.base_ns)
+        return bool(launch.ratios) and not 1 / bound < median(launch.ratios) < bound
+
     def _with_traces(self, outcome: Outcome) -> Outcome:
-        for (variant, case), comparison in self._comparisons.items():
+        for (variant, case, metric), comparison in self._comparisons.items():
             count = len(comparison.ratios)
+            name = f"{case} {LAUNCH}" if metric == LAUNCH else case
             shown = f" after {count} rounds, {median(comparison.ratios) - 1:+.2%}" if count else ""
-            self._reporter.log(f"compare {variant} {case} {comparison.status}{shown} {comparison.message}".rstrip())
+            self._reporter.log(f"compare {variant} {name} {comparison.status}{shown} {comparison.message}".rstrip())
         profiles: dict[str, list[Finding]] = {"base": [], "head": []}
         for pair, side in product(self._explained(), (self._base, self._head)):
             finding = side.measurer.measure("profile", *pair)
@@ -174,10 +201,11 @@ class _Rounds:
         return replace(outcome, findings=profiles["head"], base_findings=profiles["base"])
 
     def _explained(self) -> list[Pair]:
-        """The pairs that get a trace of each side: of every variant the one that became slowest, and fastest. Traces
-        say nothing where there is no change, and somebody waits where the time is limited."""
+        """The pairs that get a trace of each side: of every variant those whose device time changed most, up and down.
+        Traces say nothing where there is no change, and somebody waits where the time is limited."""
         changed: dict[tuple[str, bool], Comparison] = {}
-        for comparison in self._comparisons.values() if not self._is_limited else ():
+        device_times = [item for item in self._comparisons.values() if item.metric != LAUNCH]
+        for comparison in device_times if not self._is_limited else ():
             is_same = self._stop is not None and self._stop.excludes_change(comparison.ratios)
             if comparison.status is not Status.OK or is_same:
                 continue
@@ -213,96 +241,137 @@ class _Rounds:
         for pair in smallest.values():
             rehearse_at_once(self._checkouts, self._request.operator, *pair, self._request.spec.seed, self._reporter)
 
-    def _round(self, comparison: Comparison, index: int) -> Comparison:
-        """One more round of a pair, with what the controls say against it; the first failure ends the comparison."""
+    def _round(self, pair: Pair, index: int, metrics: Sequence[str]) -> None:
+        """One more round of these metrics of a pair, with what the controls say against each. The first failure ends
+        the pair."""
         kind = self._base.checkout.host.kind
         turns = [self._sides[name] for name in turns_of(index, kind, is_limited=self._is_limited)]
-        metrics: dict[str, str] = {}
-        for side, reply in self._prepare(comparison, turns[:2]):
-            if reply.status is not Status.OK:
-                return self._end_failed(comparison, side, reply)
-            metrics[side.name] = reply.metric or comparison.metric
-        if metrics["base"] != metrics["head"]:
-            message = f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
-            return self._end(comparison, Status.UNSUPPORTED, message)
-        samples: dict[str, list[float]] = {"base": [], "head": [], "waited": []}
-        for side, wait in self._slices_of(turns, WAITS[kind]):
-            reply = side.ask("sample", comparison.variant, comparison.case, self._budget_ns, self._slices, wait)
-            if reply.status is not Status.OK:
-                return self._end_failed(comparison, side, reply)
-            samples["waited" if wait else side.name].append(typical(reply.samples_ns, kind))
-        # Where the time is limited, later rounds than the first compute the same; on a GPU `finish` also leaves the
-        # memory to the other side.
-        is_verified = index == 0 or not self._is_limited or kind != "cpu"
-        for side, reply in self._verify(comparison, turns[:2]) if is_verified else ():
-            if reply.status is not Status.OK:
-                return self._end_failed(comparison, side, reply)
-        base_ns, head_ns = middle(samples["base"], samples["head"])
-        first, second = samples["base"][::2], samples["base"][1::2]
-        longer = replace(
-            comparison,
-            metric=metrics["head"],
-            base_ns=[*comparison.base_ns, base_ns],
-            head_ns=[*comparison.head_ns, head_ns],
-            again=[*comparison.again, middle_ratio(first, second)],
-            waited=[*comparison.waited, middle_ratio(second, samples["waited"])],
-        )
-        return replace(longer, reason=judge_controls(longer.again, longer.waited, kind, longer.ratios))
-
-    def _prepare(self, comparison: Comparison, sides: list[ComparedSide]) -> Iterator[tuple[ComparedSide, SampleReply]]:
-        """Prepares both sides; in the first round one after the other, because each times a call for its plan. With
-        the plans both prepare at once: half of the time goes to replays until the clocks have settled."""
-        variant, case = comparison.variant, comparison.case
-        plans = [self._plans.get((side.name, variant, case)) for side in sides]
-        if all(plans):
-            sent = [
-                side.send("prepare", variant, case, self._budget_ns, self._slices, plan=plan)
-                for side, plan in zip(sides, plans, strict=True)
-            ]
-            # Both replies are taken, whatever the first one says.
-            yield from zip(sides, [receive() for receive in sent], strict=True)
+        try:
+            prepared = self._prepare(pair, turns[:2], metrics)
+            missing = {name: reply.no_launch for name, reply in prepared.items() if reply.no_launch}
+            if LAUNCH in metrics and missing:
+                self._end_launch(pair, missing)
+                metrics = [metric for metric in metrics if metric != LAUNCH]
+            slices = self._take_slices(pair, turns, metrics) if metrics else {}
+            # Where the time is limited, later rounds than the first compute the same; on a GPU `finish` also leaves the
+            # memory to the other side.
+            if index == 0 or not self._is_limited or kind != "cpu":
+                self._verify(pair, turns[:2], slices)
+        except SideError as error:
+            self._end_pair(pair, error)
             return
-        for side in sides:
-            reply = side.ask("prepare", variant, case, self._budget_ns, self._slices)
-            if reply.plan is not None:
-                self._plans[side.name, variant, case] = reply.plan
-            yield side, reply
+        for metric, times in slices.items():
+            base, head, waited = (times[name] for name in ("base", "head", "waited"))
+            before = self._comparisons[*pair, metric]
+            base_ns, head_ns = middle(base, head)
+            first, second = base[::2], base[1::2]
+            longer = replace(
+                before,
+                metric=metric if metric == LAUNCH else prepared[self._head.name].metric or metric,
+                base_ns=[*before.base_ns, base_ns],
+                head_ns=[*before.head_ns, head_ns],
+                again=[*before.again, middle_ratio(first, second)],
+                waited=[*before.waited, middle_ratio(second, waited)],
+            )
+            confirmed = confirmed_ratio(kind, metric, longer.base_ns)
+            reason = judge_controls(longer.again, longer.waited, confirmed, longer.ratios)
+            self._comparisons[*pair, metric] = replace(longer, reason=reason)
 
-    def _verify(self, comparison: Comparison, sides: list[ComparedSide]) -> Iterator[tuple[ComparedSide, SampleReply]]:
+    def _prepare(self, pair: Pair, sides: list[ComparedSide], metrics: Sequence[str]) -> dict[str, SampleReply]:
+        """Prepares both sides by one plan; at once, unless one of them times something for it: half of the time goes to
+        replays until the clocks have settled."""
+        if pair not in self._plans:
+            self._plans[pair] = agree_on_plan(sides, *pair, self._budget_ns, self._slices)
+        agreed = self._plans[pair]
+        replies = self._ask(sides, pair, "prepare", in_turn=agreed.in_turn, plan=agreed.plan, metrics=[*metrics])
+        measured = {name: reply.metric for name, reply in replies.items()}
+        if self._device_metric in metrics and measured["base"] != measured["head"]:
+            message = f"the base is measured as {measured['base']}, the head as {measured['head']}"
+            raise SideError(None, SampleReply(Status.UNSUPPORTED, message))
+        return replies
+
+    def _take_slices(
+        self, pair: Pair, turns: list[ComparedSide], metrics: Sequence[str]
+    ) -> dict[str, dict[str, list[float]]]:
+        """The times of the slices of each metric in turn: of the base, of the head, and of the base with a wait."""
+        kind = self._base.checkout.host.kind
+        slices = {metric: dict[str, list[float]](base=[], head=[], waited=[]) for metric in metrics}
+        for side, is_waited in self._slices_of(turns):
+            waits = {
+                metric: wait_share(kind, metric, times["base"]) if is_waited else 0.0
+                for metric, times in slices.items()
+            }
+            wait, launch_wait = waits.get(self._device_metric, 0.0), waits.get(LAUNCH, 0.0)
+            reply = self._ask([side], pair, "sample", wait=wait, launch_wait=launch_wait)[side.name]
+            if LAUNCH in slices and not reply.launch_ns:
+                self._end_launch(pair, {side.name: reply.no_launch})
+                del slices[LAUNCH]
+                if not slices:
+                    break
+            for metric, times in slices.items():
+                is_launch = metric == LAUNCH
+                sample_ns = typical(reply.launch_ns if is_launch else reply.samples_ns, LAUNCH if is_launch else kind)
+                times["waited" if is_waited else side.name].append(sample_ns)
+        return slices
+
+    def _end_launch(self, pair: Pair, missing: Mapping[str, str]) -> None:
+        """Ends the comparison of `launch` where one side has none, and removes it where neither has. missing: why, by
+        side."""
+        key = (*pair, LAUNCH)
+        if len(missing) == len(self._sides):
+            del self._comparisons[key]
+            return
+        ((name, message),) = missing.items()
+        self._comparisons[key] = ended(self._comparisons[key], Status.UNSUPPORTED, f"{name}: no launch: {message}")
+
+    def _verify(self, pair: Pair, sides: list[ComparedSide], metrics: Iterable[str]) -> None:
         """Verifies what was timed on both sides, first what times something itself, one side after the other: where two
         processes use a GPU at once, even the fastest of many short replays on new numbers takes two to three times as
         long as one on repeated numbers, as if honest code left out work. The oracles of large cases fit into memory one
         after the other, too."""
-        variant, case = comparison.variant, comparison.case
-        if self._head.checkout.host.kind == "cuda":
-            for side in sides:
-                yield side, side.ask("testify", variant, case, self._budget_ns, self._slices)
-        entry = self._head.entry_of(case)
-        if entry is None or entry.bytes > _MOST_BYTES_AT_ONCE:
-            for side in sides:
-                yield side, side.ask("finish", variant, case, self._budget_ns, self._slices)
-            return
-        sent = [side.send("finish", variant, case, self._budget_ns, self._slices) for side in sides]
-        yield from zip(sides, [receive() for receive in sent], strict=True)
+        if self._head.checkout.host.kind == "cuda" and self._device_metric in metrics:
+            self._ask(sides, pair, "testify")
+        entry = self._head.entry_of(pair[1])
+        self._ask(sides, pair, "finish", in_turn=entry is None or entry.bytes > _MOST_BYTES_AT_ONCE)
 
-    def _slices_of(self, turns: list[ComparedSide], wait: float) -> list[tuple[ComparedSide, float]]:
-        """(side, wait) in turn. After each A B B A the base is sampled once more with a wait, as a control: a fifth of
-        all slices."""
-        sampled = [(side, 0.0) for side in turns]
+    def _ask(
+        self, sides: list[ComparedSide], pair: Pair, verb: str, *, in_turn: bool = True, **fields: Any
+    ) -> dict[str, SampleReply]:
+        """The replies of these sides by name, one after another or at once; SideError for the first that failed."""
+        replies: dict[str, SampleReply] = {}
+        if in_turn:
+            for side in sides:
+                replies[side.name] = side.ask(verb, *pair, self._budget_ns, self._slices, **fields)
+                if replies[side.name].status is not Status.OK:
+                    break
+        else:
+            sent = {side.name: side.send(verb, *pair, self._budget_ns, self._slices, **fields) for side in sides}
+            # All replies are taken, whatever the first one says.
+            replies = {name: receive() for name, receive in sent.items()}
+        for name, reply in replies.items():
+            if reply.status is not Status.OK:
+                raise SideError(self._sides[name], reply)
+        return replies
+
+    def _slices_of(self, turns: list[ComparedSide]) -> list[tuple[ComparedSide, bool]]:
+        """(side, whether it waits) in turn. After each A B B A the base is sampled once more with a wait, as a control:
+        a fifth of all slices."""
+        sampled = [(side, False) for side in turns]
         for end in range(len(sampled), 0, -4):
-            sampled.insert(end, (self._base, wait))
+            sampled.insert(end, (self._base, True))
         return sampled
 
-    def _end_failed(self, comparison: Comparison, side: ComparedSide, reply: SampleReply) -> Comparison:
-        reason = Reason.BASE_FAILED if side is self._base else None
-        return self._end(comparison, reply.status, f"{side.name}: {reply.message}", reason)
-
-    def _end(self, comparison: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:
-        """The comparison without its rounds; a child that still runs frees what `prepare` allocated."""
+    def _end_pair(self, pair: Pair, error: SideError) -> None:
+        """Ends the comparison of the device's time, and removes that of `launch`; a child that still runs frees what
+        `prepare` allocated."""
         for side in (self._base, self._head):
             if side.checkout.running:
-                side.ask("finish", comparison.variant, comparison.case, self._budget_ns, self._slices)
-        return ended(comparison, status, message, reason)
+                side.ask("finish", *pair, self._budget_ns, self._slices)
+        message = error.reply.message if error.side is None else f"{error.side.name}: {error.reply.message}"
+        reason = Reason.BASE_FAILED if error.side is self._base else None
+        key = (*pair, self._device_metric)
+        self._comparisons[key] = ended(self._comparisons[key], error.reply.status, message, reason)
+        self._comparisons.pop((*pair, LAUNCH), None)
 
 
 def expect_one_interpreter(base: Environment, head: Environment) -> None:
@@ -341,17 +410,18 @@ def plan_slices(spec: JobSpec, device_kind: str) -> tuple[int, int]:
     return min(slice_ns * ROUNDS, budget_ns), ROUNDS
 
 
-def list_undecided(comparisons: Mapping[Pair, Comparison], stop: StopRule | None) -> list[Pair]:
-    """The pairs that need another round: those that have not failed, and whose rounds do not decide yet."""
+def list_undecided(comparisons: Mapping[_Name, Comparison], stop: StopRule | None) -> list[_Name]:
+    """The keys of those that need another round: that have not failed, and whose rounds do not decide yet."""
     return [
-        pair
-        for pair, comparison in comparisons.items()
+        key
+        for key, comparison in comparisons.items()
         if comparison.status is Status.OK and not (stop and _is_decided(comparison, stop))
     ]
 
 
 def _is_decided(comparison: Comparison, stop: StopRule) -> bool:
     """Whether the rounds decide, as far as the controls allow: rounds that miss a wait exclude no change."""
+    stop = stop.of_metric(comparison.metric, comparison.base_ns)
     if comparison.reason is Reason.CONTROL_MISSED and stop.excludes_change(comparison.ratios):
         return False
     return comparison.reason is not Reason.CONTROL_MOVED and stop.is_met(comparison.ratios)

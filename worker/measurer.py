@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from warpwatch.contract.catalogue import OperatorEntry
-from warpwatch.contract.measurement import SETUP
+from warpwatch.contract.measurement import NO_CEILING
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import ADDRESS, BUDGET_NS
@@ -148,7 +148,7 @@ class Measurer:
         )
         elapsed = time.monotonic() - begin
         for measurement in bench.measurements:
-            flops, bytes_moved = (0, 0) if measurement.metric == SETUP else (bench.flops, bench.bytes)
+            flops, bytes_moved = (0, 0) if measurement.metric in NO_CEILING else (bench.flops, bench.bytes)
             objection = self._limits.objection(measurement.samples_ns, flops, bytes_moved, elapsed)
             if objection is not None:
                 fault, subjects = Fault.IMPLAUSIBLE_TIME, [measurement.metric]

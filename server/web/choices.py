@@ -23,6 +23,7 @@ METRIC_NAMES = {
     "cold": "cold caches",
     "hot": "hot caches",
     "call": "call, host included",
+    "launch": "launch (host time of a call)",
 }
 
 

@@ -100,6 +100,17 @@ def test_every_part_of_an_outcome_is_kept(world: World) -> None:
         assert (build.seconds, build.resources) == (7.5, [to_json(KRON)])
 
 
+def test_no_ceiling_bounds_the_host_time_of_a_call(world: World) -> None:
+    finding = timed("v1", CASE)
+    assert finding.bench is not None
+    (hot,) = finding.bench.measurements
+    timings = [replace(hot, metric=metric) for metric in ("graph", "launch", "setup")]
+    record(world, outcome(findings=[replace(finding, bench=replace(finding.bench, measurements=timings))]))
+    with world.database.session() as s:
+        rows = s.query(SeriesRecord.metric, PointRecord.roofline_share, PointRecord.bound).join(PointRecord).all()
+    assert {tuple(row) for row in rows} == {("graph", 0.5, "copy"), ("launch", None, None), ("setup", None, None)}
+
+
 def test_names_are_made_once(world: World, counted: Callable[[str], int]) -> None:
     for commit in (0, 1, 2):
         record(world, outcome(), commit=commit)

@@ -75,9 +75,10 @@ def test_bench_measures_every_metric(gpu: Harness, case: str) -> None:
     reply = bench(gpu, "good", case)
     assert reply.message == ""
     metrics = by_metric(reply)
-    assert list(metrics) == ["graph", "kernel", "cold", "hot", "call"]
+    assert list(metrics) == ["graph", "kernel", "cold", "hot", "call", "launch"]
     assert all(len(m.samples_ns) >= 10 for m in metrics.values())
-    # `graph` excludes launches, `cold` excludes host time, `call` includes both.
+    # `graph` excludes launches, `cold` excludes host time, `launch` the device's time, `call` includes all.
+    assert metrics["launch"].median_ns < metrics["call"].median_ns
     assert metrics["graph"].median_ns < metrics["call"].median_ns
     assert metrics["cold"].median_ns < 1.5 * metrics["call"].median_ns
     print(
@@ -101,9 +102,10 @@ def test_what_cannot_be_captured_has_no_graph_metric(gpu: Harness) -> None:
     reply = bench(gpu, "waits")
     assert list(by_metric(reply)) == ["kernel", "cold", "call"]
     assert "cannot be captured in a CUDA graph" in reply.message
+    assert "No metric launch: every call returned after the device had slept" in reply.message
     print(reply.message)
     # A failed capture does not disturb the next one.
-    assert list(by_metric(bench(gpu, "good"))) == ["graph", "kernel", "cold", "hot", "call"]
+    assert list(by_metric(bench(gpu, "good"))) == ["graph", "kernel", "cold", "hot", "call", "launch"]
 
 
 def test_out_of_memory_frees_what_it_took(gpu: Harness) -> None:
@@ -112,7 +114,7 @@ def test_out_of_memory_frees_what_it_took(gpu: Harness) -> None:
     assert check(gpu, "good").status is Status.OK
 
 
-@pytest.mark.parametrize(("variant", "metric"), [("good", "graph"), ("waits", "cold")])
+@pytest.mark.parametrize(("variant", "metric"), [("good", "graph"), ("waits", "kernel")])
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_interleaved_slices(gpu: Harness, variant: str, metric: str, direction: str) -> None:
     names = {"operator": "product", "variant": variant, "case": f"n=256,f32,{direction}", "rounds": 12}
@@ -120,13 +122,20 @@ def test_interleaved_slices(gpu: Harness, variant: str, metric: str, direction: 
         # The number is read back in the forward pass, which is not timed.
         metric = "graph"
     assert gpu.ask(SampleReply, "rehearse", **names).status is Status.OK
-    assert gpu.ask(SampleReply, "prepare", **names).metric == metric
-    medians = []
+    planned = gpu.ask(SampleReply, "plan", **names, sides=2)
+    assert planned.plan is not None, planned.message
+    assert planned.plan.metric == metric
+    prepared = gpu.ask(SampleReply, "prepare", **names, plan=planned.plan)
+    assert prepared.metric == metric
+    assert (prepared.no_launch == "") is (metric == "graph")
+    medians, launches = [], []
     for _ in range(6):
         reply = gpu.ask(SampleReply, "sample", **names)
         assert reply.status is Status.OK, reply.message
         medians.append(median(reply.samples_ns))
-    print(variant, direction, medians)
+        launches.append(reply.launch_ns)
+    print(variant, direction, medians, launches)
+    assert all(bool(times) is (metric == "graph") for times in launches)
     # A call that waits for the device includes host time, which varies more.
     assert max(medians) < (1.5 if metric == "graph" else 3) * min(medians)
     assert gpu.ask(SampleReply, "testify", **names).status is Status.OK

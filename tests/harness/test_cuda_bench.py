@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,11 @@ from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.worker.harness.bench import bench
 from warpwatch.worker.harness.guards.integrity import TamperGuard
+from warpwatch.worker.harness.problem import CaseProblem
+from warpwatch.worker.harness.timers.cpu import spin
+from warpwatch.worker.harness.timers.cuda import GraphTimer, plan_graphs, sleep
+from warpwatch.worker.harness.timers.graphs import NoMetricError
+from warpwatch.worker.harness.timers.launch import LaunchTimer
 from warpwatch.worker.proving import ExpectedFault
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
@@ -65,6 +70,7 @@ def test_metrics_stand_in_the_order_that_they_must(products: Harness, n: int) ->
     # Device time excludes launches and events, and launches on data in the L2 are not slower.
     assert medians["kernel"] < 1.05 * medians["cold"]
     assert medians["kernel"] < medians["call"]
+    assert medians["launch"] < medians["call"]
     assert medians["hot"] < 1.1 * medians["graph"]
     assert medians["graph"] > 0.8 * medians["kernel"]
     # Cycles over the clock equal the time by events, unless kernel launches of the process became slower in between.
@@ -103,3 +109,50 @@ def test_what_prepares_slowly_is_prepared_for_few_sets() -> None:
         {"kernel", "cold", "call"},
     )
     assert len(prepared) < 200, "64 sets, prepared again for each slice, are more than 500"
+
+
+def after(wait_ns: int, work: Callable[[Tensor], Tensor] = lambda x: 2 * x) -> CaseProblem:
+    """2 x, and so much more time on the host."""
+
+    def double(x: Tensor) -> Tensor:
+        spin(wait_ns)
+        return work(x)
+
+    return twice(double, device="cuda:0")
+
+
+@pytest.mark.parametrize("wait_ns", [10_000, 100_000, 1_000_000])
+def test_host_time_changes_no_plan(wait_ns: int) -> None:
+    quick, slow = (plan_graphs(after(ns), 0, 6) for ns in (0, wait_ns))
+    print(quick, slow)
+    assert (quick.sets, quick.launches, quick.calls) == (slow.sets, slow.launches, slow.calls)
+    both = quick & slow
+    assert GraphTimer(after(wait_ns), 0, 6, plan=both).plan == both
+
+
+def test_a_launch_has_the_host_time_and_none_of_the_device() -> None:
+    wait_ns = 200_000
+    quick, slow, long = (
+        LaunchTimer(problem, 0) for problem in (after(0), after(wait_ns), after(0, lambda x: _sleep(5_000_000, 2 * x)))
+    )
+    base, waited, added, busy = (min(times) for times in (quick.take(), slow.take(), quick.take(wait_ns), long.take()))
+    print(base, waited, added, busy)
+    assert waited - base == pytest.approx(wait_ns, rel=0.2)
+    assert added - base == pytest.approx(wait_ns, rel=0.2)
+    assert busy - base < wait_ns
+    for timer in (quick, slow, long):
+        timer.verify()
+
+
+def _sleep(nanoseconds: int, y: Tensor) -> Tensor:
+    sleep(nanoseconds)
+    return y
+
+
+def test_a_call_that_waits_for_the_device_has_no_launch() -> None:
+    def waits(x: Tensor) -> Tensor:
+        torch.cuda.current_stream().synchronize()
+        return 2 * x
+
+    with pytest.raises(NoMetricError, match="waits for the device"):
+        LaunchTimer(after(0, waits), 0)

@@ -11,7 +11,7 @@ from warpwatch.contract.words import Status
 from warpwatch.worker.harness.bench import empty_ns
 from warpwatch.worker.harness.timers import counts
 from warpwatch.worker.harness.timers.counts import Events, NotCountedError, between, count_calls
-from warpwatch.worker.harness.timers.cuda import MeasuredInput, choose_sets
+from warpwatch.worker.harness.timers.cuda import MeasuredInput, choose_launches, choose_sets
 from warpwatch.worker.harness.timers.health import Load
 from warpwatch.worker.harness.timers.kernel import split
 
@@ -104,6 +104,21 @@ def test_durations_of_kernels_fall_into_calls() -> None:
 )
 def test_sets_leave_the_l2_behind_unless_calls_are_slow(set_bytes: int, call_ns: int, planned: tuple[int, int]) -> None:
     assert choose_sets(50 * 2**20, 2**36 // set_bytes, set_bytes, call_ns, 6) == planned
+
+
+def test_up_to_a_millisecond_of_host_time_changes_neither_sets_nor_launches() -> None:
+    for sets, device_ns in ((2, 3_000), (20, 12_000), (64, 26_000), (151, 8_000), (256, 2_000)):
+        plans = {host_ns: choose_launches(sets, 6, device_ns, host_ns) for host_ns in (1, 10_000, 100_000, 1_000_000)}
+        assert {(plan[0], plan[2]) for plan in plans.values()} == {(sets, plans[1][2])}
+        assert plans[1][2] % sets == 0, "all sets are called equally often"
+        assert [plan[1] for plan in plans.values()][::3] == [6, 2]
+
+
+def test_captures_of_slow_hosts_end_in_time() -> None:
+    """200 sets of a call that takes the host 10 ms would take 4 s."""
+    sets, placements, launches = choose_launches(200, 6, 1_000_000, 10_000_000)
+    assert (sets, placements, launches) == (40, 2, 40)
+    assert choose_launches(1, 1, 5_000, 100_000_000) == (1, 1, 4)
 
 
 @pytest.mark.parametrize(("first_ns", "may"), [(40_000_000, False), (250_000_000, True), (20_000, False)])

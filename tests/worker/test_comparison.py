@@ -35,7 +35,7 @@ REQUEST = JobRequest(JobKind.COMPARE, "/srv/kernels", "b" * 40, "square", JobSpe
 def side(name: str, status: Status, kind: str = "cpu") -> Any:
     """One commit, every step of which ends with `status`."""
     checkout = SimpleNamespace(host=SimpleNamespace(kind=kind), running=False)
-    return SimpleNamespace(name=name, checkout=checkout, ask=lambda *_: SampleReply(status, "a message"))
+    return SimpleNamespace(name=name, checkout=checkout, ask=lambda *_, **__: SampleReply(status, "a message"))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,8 @@ def side(name: str, status: Status, kind: str = "cpu") -> Any:
 )
 def test_a_failure_of_the_base_is_not_one_of_the_head(base: Status, head: Status, reason: Reason | None) -> None:
     rounds = _Rounds(REQUEST, side("base", base), side("head", head), BoundedReporter(Diary()))
-    comparison = rounds._round(Comparison(*PAIR, "hot", "1", Status.OK), 0)
+    rounds._round(PAIR, 0, ["hot"])
+    (comparison,) = rounds._comparisons.values()
     assert (comparison.status, comparison.reason, comparison.base_ns) == (Status.CRASHED, reason, [])
     assert from_json(Comparison, to_json(comparison)) == comparison
 
@@ -120,7 +121,7 @@ class BlindSide:
     def entry_of(self, _case: str) -> None:
         return None
 
-    def ask(self, verb: str, *_: Any) -> SampleReply:
+    def ask(self, verb: str, *_: Any, **__: Any) -> SampleReply:
         self._asked.append(verb)
         return SampleReply(Status.OK, "", [self._ns], "graph")
 
@@ -192,7 +193,7 @@ def test_a_comparison_makes_room_between_two_rounds_and_goes_on_later(monkeypatc
 def explained(*comparisons: Comparison) -> list[tuple[str, str]]:
     """The pairs that get traces after these rounds."""
     rounds = _Rounds(REQUEST, side("base", Status.OK), side("head", Status.OK), BoundedReporter(Diary()))
-    rounds._comparisons = {(item.variant, item.case): item for item in comparisons}
+    rounds._comparisons = {(item.variant, item.case, item.metric): item for item in comparisons}
     return rounds._explained()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,7 @@ from warpwatch.contract.catalogue import CaseEntry
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import GraphPlan, SampleReply
 from warpwatch.contract.outcome import Comparison
-from warpwatch.contract.rounds import CONFIRMED, WAITS, StopRule, judge_controls
+from warpwatch.contract.rounds import CONFIRMED, StopRule, judge_controls, launch_ratio, wait_share
 from warpwatch.contract.words import Reason, Status
 from warpwatch.server.verdicts.held import classify_pairs, classify_trial
 from warpwatch.server.verdicts.paired import decide
@@ -41,7 +40,7 @@ SAME, SLOWER = [100_000.0] * 12, [102_000.0] * 12
     ],
 )
 def test_controls_speak_against_rounds(again: list[float], waited: list[float], reason: Reason | None) -> None:
-    assert judge_controls(again, waited, "cuda") is reason
+    assert judge_controls(again, waited, CONFIRMED["cuda"]) is reason
 
 
 @pytest.mark.parametrize(
@@ -55,11 +54,24 @@ def test_controls_speak_against_rounds(again: list[float], waited: list[float], 
 def test_a_base_that_jumps_by_more_than_the_change_shows_none(
     again: list[float], ratio: float, reason: Reason | None
 ) -> None:
-    assert judge_controls(again, [1.04] * 12, "cpu", [ratio] * 12) is reason
+    assert judge_controls(again, [1.04] * 12, CONFIRMED["cpu"], [ratio] * 12) is reason
 
 
-def test_the_wait_is_twice_what_is_confirmed() -> None:
-    assert {kind: 2 * (ratio - 1) for kind, ratio in CONFIRMED.items()} == pytest.approx(WAITS)
+@pytest.mark.parametrize(
+    ("base_ns", "ratio"),
+    [
+        pytest.param([], 1.05, id="no round yet"),
+        pytest.param([100_000.0, 90_000.0, 300_000.0], 1.05, id="5 % of a long launch"),
+        pytest.param([10_000.0] * 3, 1.2, id="2 µs of a short one"),
+        pytest.param([1_000.0] * 3, 1.99, id="twice the shortest"),
+    ],
+)
+def test_a_launch_changes_by_a_share_and_by_microseconds(base_ns: list[float], ratio: float) -> None:
+    assert launch_ratio(base_ns) == pytest.approx(ratio)
+    assert wait_share("cuda", "launch", base_ns) == pytest.approx(2 * (ratio - 1))
+    rule = StopRule(3, 1.005, suspected=1.01)
+    assert rule.of_metric("graph", base_ns) == rule
+    assert rule.of_metric("launch", base_ns) == StopRule(3, launch_ratio(base_ns), suspected=launch_ratio(base_ns))
 
 
 @pytest.mark.parametrize(
@@ -82,120 +94,245 @@ def test_there_is_no_verdict_against_the_controls(
     assert decide(SAME, head_ns, "slower", 1.02, "cuda", reason).decision == decision
 
 
+FourNumbers = tuple[int, int, int, int]
+PLAN = GraphPlan(8, 6, 16, 2, calls=8)
+
+
 class Side:
-    """A commit whose slices take `ns`, as many more per slice as `drift`, and longer by a wait that it is asked for."""
+    """A commit whose slices take `ns`, as many more per slice as `drift`, and longer by a wait that it is asked for.
+
+    host_ns: of a launch, None where a call waits for the device. plan: that it would make. diary: gets every step but
+    the samples, in order. failing: the status of `prepare`.
+    """
 
     def __init__(self, name: str, kind: str, ns: float, drift: float = 0.0, *, waits: bool = True) -> None:
         self.name, self.ns, self.drift, self.waits = name, ns, drift, waits
         self.checkout = SimpleNamespace(host=SimpleNamespace(kind=kind), running=False)
-        self.asked: list[tuple[str, float]] = []
+        self.asked: list[tuple[str, dict[str, Any]]] = []
         self.bytes = 1
+        self.host_ns: float | None = 100_000.0
+        self.plan, self.times_itself, self.has_kernel = PLAN, False, True
+        self.diary: list[str] = []
+        self.failing = Status.OK
 
-    def ask(self, verb: str, _variant: str, _case: str, _budget: int, _rounds: int, wait: float = 0.0) -> SampleReply:
-        self.asked.append((verb, wait))
+    def ask(self, verb: str, *_names: Any, **fields: Any) -> SampleReply:
+        if verb != "sample":
+            self.diary.append(f"{self.name} {verb}")
+        return self._answer(verb, fields)
+
+    def send(self, verb: str, *_names: Any, **fields: Any) -> Callable[[], SampleReply]:
+        self.diary.append(f"{self.name} begins to {verb}")
+
+        def receive() -> SampleReply:
+            self.diary.append(f"{self.name} did {verb}")
+            return self._answer(verb, fields)
+
+        return receive
+
+    def _answer(self, verb: str, fields: dict[str, Any]) -> SampleReply:
+        self.asked.append((verb, fields))
+        if verb == "plan":
+            if "kernel" in fields["metrics"] and self.has_kernel:
+                self.plan = replace(self.plan, metric="kernel")
+            return SampleReply(Status.OK, metric=self.plan.metric, plan=self.plan, times_itself=self.times_itself)
+        if verb == "prepare":
+            no_launch = "" if self.host_ns is not None else "it waits"
+            return SampleReply(self.failing, "no room", metric=self.plan.metric, no_launch=no_launch)
         self.ns *= 1 + self.drift
-        return SampleReply(Status.OK, "", [self.ns * (1 + wait * self.waits)], "graph")
-
-    def send(self, verb: str, *names: Any, plan: GraphPlan | None = None) -> Callable[[], SampleReply]:
-        assert plan is None
-        return partial(self.ask, verb, *names)
+        samples_ns = [self.ns * (1 + fields.get("wait", 0.0) * self.waits)]
+        launch_ns = [] if self.host_ns is None else [self.host_ns * (1 + fields.get("launch_wait", 0.0))]
+        return SampleReply(Status.OK, "", samples_ns, self.plan.metric, launch_ns=launch_ns)
 
     def entry_of(self, case: str) -> CaseEntry:
         return CaseEntry(case, {}, "f32", "fwd", "contiguous", ["quick"], 1, self.bytes)
 
-
-class PlannedSide(Side):
-    """A side that reports what it plans; `diary` gets what both do, in order."""
-
-    def __init__(self, name: str, diary: list[str], plan: GraphPlan | None, failing: Status | None = None) -> None:
-        super().__init__(name, "cuda", 100.0)
-        self._diary, self._plan, self._failing = diary, plan, failing
-
-    def ask(self, verb: str, variant: str, case: str, budget: int, rounds: int, wait: float = 0.0) -> SampleReply:
-        if verb != "sample":
-            self._diary.append(f"{self.name} {verb}")
-        return replace(super().ask(verb, variant, case, budget, rounds, wait), plan=self._plan)
-
-    def send(self, verb: str, *names: Any, plan: GraphPlan | None = None) -> Callable[[], SampleReply]:
-        assert (verb, plan) in {("prepare", self._plan), ("finish", None)}
-        self._diary.append(f"{self.name} begins to {verb}")
-
-        def receive() -> SampleReply:
-            self._diary.append(f"{self.name} did {verb}")
-            return SampleReply(self._failing or Status.OK, "no room", metric="graph")
-
-        return receive
+    def prepared(self) -> list[dict[str, Any]]:
+        """What it was asked to prepare, by round."""
+        return [fields for verb, fields in self.asked if verb == "prepare"]
 
 
-def compare(base: Side, head: Side, rounds: int = 3, stop: StopRule | None = None) -> tuple[Comparison, _Rounds]:
+def rounds_of(base: Side, head: Side, rounds: int = 3, stop: StopRule | None = None) -> _Rounds:
+    """The first rounds of a comparison of all metrics."""
     sides: Any = base, head
     request = replace(REQUEST, spec=replace(REQUEST.spec, stop=stop))
     taken = _Rounds(request, sides[0], sides[1], BoundedReporter(Diary()))
-    comparison = Comparison(*PAIR, "graph", "1", Status.OK)
     for index in range(rounds):
-        comparison = taken._round(comparison, index)
-    return comparison, taken
+        taken._round(PAIR, index, [metric for *_, metric in taken._comparisons])
+    return taken
+
+
+def compare(base: Side, head: Side, rounds: int = 3, stop: StopRule | None = None) -> Comparison:
+    """The comparison of the device's time."""
+    return next(iter(rounds_of(base, head, rounds, stop)._comparisons.values()))
+
+
+def two_sides(diary: list[str] | None = None) -> tuple[Side, Side]:
+    """Two sides of a GPU that take the same times and write into one diary."""
+    base, head = Side("base", "cuda", 100.0), Side("head", "cuda", 100.0)
+    base.diary = head.diary = [] if diary is None else diary
+    return base, head
 
 
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
 def test_every_round_measures_the_base_with_a_wait(kind: str) -> None:
     base, head = Side("base", kind, 100.0), Side("head", kind, 110.0)
-    comparison, _ = compare(base, head)
+    comparison = compare(base, head)
     assert comparison.reason is None
     assert comparison.again == [1.0] * 3
-    assert comparison.waited == pytest.approx([1 + WAITS[kind]] * 3)
+    assert comparison.waited == pytest.approx([1 + 2 * (CONFIRMED[kind] - 1)] * 3)
     assert comparison.ratios == pytest.approx([1.1] * 3)
-    slices = [wait for verb, wait in (*base.asked, *head.asked) if verb == "sample"]
+    slices = [fields["wait"] for verb, fields in (*base.asked, *head.asked) if verb == "sample"]
     assert 0 < sum(wait > 0 for wait in slices) / len(slices) <= 0.3
     assert from_json(Comparison, to_json(comparison)) == comparison
 
 
-@pytest.mark.parametrize("is_small", [True, False])
-def test_both_sides_prepare_at_once_by_the_plans_of_the_first_round_and_verify_what_is_small(is_small: bool) -> None:
-    diary: list[str] = []
-    sides = [
-        PlannedSide(name, diary, GraphPlan(*plan)) for name, plan in (("base", (8, 6, 16, 2)), ("head", (8, 6, 8, 4)))
+def test_the_host_has_a_comparison_of_its_own() -> None:
+    base, head = two_sides()
+    head.host_ns = 150_000.0
+    device, launch = rounds_of(base, head)._comparisons.values()
+    assert (device.metric, launch.metric) == ("graph", "launch")
+    assert device.ratios == [1.0] * 3
+    assert launch.ratios == [1.5] * 3
+    assert launch.waited == pytest.approx([1.1] * 3)
+    assert (device.reason, launch.reason) == (None, None)
+    rule = StopRule(3, 1.005)
+    assert list_undecided({("v1", "n=1", item.metric): item for item in (device, launch)}, rule) == []
+
+
+@pytest.mark.parametrize(
+    ("host_ns", "again"),
+    [([90_000.0, 130_000.0], False), ([120_000.0, 104_000.0], False), ([109_000.0, 140_000.0], True)],
+)
+def test_launch_takes_rounds_of_its_own_only_where_it_seems_to_have_changed(host_ns: list[float], again: bool) -> None:
+    """The times of a busy host exclude nothing after three rounds, and the device's exclude every change."""
+    base, head = two_sides()
+    taken = rounds_of(base, head, 0, StopRule(3, 1.005))
+    for index, ns in enumerate([100_000.0, *host_ns]):
+        head.host_ns = ns
+        taken._round(PAIR, index, ["graph", "launch"])
+    assert list_undecided(taken._comparisons, StopRule(3, 1.005)) == [(*PAIR, "launch")]
+    head.host_ns = 100_000.0
+    assert taken._list_open() == ([(*PAIR, "launch")] if again else [])
+    if again:
+        base.diary.clear()
+        taken._round(PAIR, 3, ["launch"])
+        assert head.prepared()[-1]["metrics"] == ["launch"]
+        assert not [line for line in base.diary if line.endswith("testify")], "only graphs have replays to testify"
+        assert [len(item.ratios) for item in taken._comparisons.values()] == [3, 4]
+
+
+def test_a_launch_that_is_four_percent_longer_is_none() -> None:
+    base, head = two_sides()
+    head.host_ns = 104_000.0
+    device, launch = rounds_of(base, head, 12)._comparisons.values()
+    assert StopRule(3, 1.005).of_metric("launch", launch.base_ns).excludes_change(launch.ratios)
+    head.ns = 104.0
+    assert not StopRule(3, 1.005).of_metric("graph", device.base_ns).excludes_change(compare(base, head).ratios)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "metrics", "message"),
+    [
+        (["base", "head"], ["graph"], ""),
+        (["head"], ["graph", "launch"], "head: no launch: it waits"),
+        (["base"], ["graph", "launch"], "base: no launch: it waits"),
+    ],
+)
+def test_a_call_that_waits_for_the_device_has_no_launch(waiting: list[str], metrics: list[str], message: str) -> None:
+    sides = two_sides()
+    for side in sides:
+        side.host_ns = None if side.name in waiting else side.host_ns
+    device, *launches = rounds_of(*sides, rounds=1)._comparisons.values()
+    assert [item.metric for item in (device, *launches)] == metrics
+    assert (device.status, device.ratios) == (Status.OK, [1.0])
+    assert [(item.status, item.message, item.ratios) for item in launches] == [
+        (Status.UNSUPPORTED, message, []) for _ in metrics[1:]
     ]
+
+
+def test_both_sides_follow_one_plan_whatever_each_would_plan() -> None:
+    base, head = two_sides()
+    base.plan, head.plan = GraphPlan(8, 6, 16, 2, 8), GraphPlan(10, 3, 200, 1, 4)
+    compare(base, head, rounds=3)
+    plans = {fields["plan"] for side in (base, head) for fields in side.prepared()}
+    assert plans == {GraphPlan(8, 3, 16, 1, 4)}
+    assert [verb for verb, _ in (*base.asked, *head.asked)].count("plan") == 2, "the first round plans for all"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both"),
+    [
+        ((10, 6, 40, 9), (8, 6, 200, 2), (8, 6, 40, 2)),
+        ((64, 1, 64, 1), (2, 6, 2, 1), (2, 1, 2, 1)),
+        ((7, 6, 21, 3), (5, 6, 100, 3), (5, 6, 20, 3)),
+    ],
+)
+def test_a_plan_for_both_is_no_larger_than_either(first: FourNumbers, second: FourNumbers, both: FourNumbers) -> None:
+    """Each placement calls all sets equally often."""
+    plans = GraphPlan(*first), GraphPlan(*second)
+    assert plans[0] & plans[1] == plans[1] & plans[0] == GraphPlan(*both)
+    with pytest.raises(ValueError, match="metric"):
+        _ = plans[0] & replace(plans[1], metric="kernel")
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_both_sides_prepare_at_once_and_verify_what_is_small(is_small: bool) -> None:
+    diary: list[str] = []
+    sides = two_sides(diary)
     sides[1].bytes = 1 if is_small else 2**30
     compare(sides[0], sides[1], rounds=2)
     first, second = ["base", "head"], ["head", "base"]
 
-    def verified(names: list[str]) -> list[str]:
-        if not is_small:
-            return [f"{name} finish" for name in names]
-        return [f"{name} {step} finish" for step in ("begins to", "did") for name in names]
+    def at_once(verb: str, names: list[str]) -> list[str]:
+        return [f"{name} {step} {verb}" for step in ("begins to", "did") for name in names]
 
-    assert diary == [
-        *(f"{name} prepare" for name in first),
-        *(f"{name} testify" for name in first),
-        *verified(first),
-        *(f"{name} {step} prepare" for step in ("begins to", "did") for name in second),
-        *(f"{name} testify" for name in second),
-        *verified(second),
-    ]
+    def taken(names: list[str]) -> list[str]:
+        verified = at_once("finish", names) if is_small else [f"{name} finish" for name in names]
+        return [*at_once("prepare", names), *(f"{name} testify" for name in names), *verified]
+
+    assert diary == [*(f"{name} plan" for name in first), *taken(first), *taken(second)]
 
 
 def test_sides_that_time_something_prepare_one_after_the_other() -> None:
     diary: list[str] = []
-    compare(PlannedSide("base", diary, GraphPlan(8, 6, 16, 2)), PlannedSide("head", diary, None), rounds=2)
-    assert [line for line in diary if line.endswith(" prepare")] == [
+    base, head = two_sides(diary)
+    head.times_itself = True
+    compare(base, head, rounds=2)
+    assert [line for line in diary if line.endswith("prepare")] == [
         f"{name} prepare" for name in ("base", "head", "head", "base")
     ]
 
 
-def test_a_side_that_cannot_prepare_beside_the_other_ends_the_comparison() -> None:
+def test_a_side_that_cannot_prepare_beside_the_other_ends_the_pair() -> None:
     diary: list[str] = []
-    plan = GraphPlan(8, 6, 16, 2)
-    head = PlannedSide("head", diary, plan, Status.OUT_OF_MEMORY)
-    comparison, _ = compare(PlannedSide("base", diary, plan), head, rounds=2)
-    assert (comparison.status, comparison.message) == (Status.OUT_OF_MEMORY, "head: no room")
-    assert diary[-1] == "base did prepare"
+    base, head = two_sides(diary)
+    head.failing = Status.OUT_OF_MEMORY
+    (comparison,) = rounds_of(base, head, rounds=1)._comparisons.values()
+    assert (comparison.metric, comparison.status) == ("graph", Status.OUT_OF_MEMORY)
+    assert (comparison.message, diary[-1]) == ("head: no room", "head did prepare")
+
+
+def test_sides_of_two_metrics_are_measured_by_kernel() -> None:
+    base, head = two_sides()
+    head.plan, head.host_ns = replace(PLAN, metric="kernel"), None
+    device, launch = rounds_of(base, head)._comparisons.values()
+    assert (device.metric, device.status, device.ratios) == ("kernel", Status.OK, [1.0] * 3)
+    assert (launch.status, launch.message) == (Status.UNSUPPORTED, "head: no launch: it waits")
+
+
+def test_sides_that_plan_for_two_metrics_all_the_same_are_not_compared() -> None:
+    base, head = two_sides()
+    head.plan, head.has_kernel = replace(PLAN, metric="cold"), False
+    (comparison,) = rounds_of(base, head, rounds=1)._comparisons.values()
+    assert (comparison.status, comparison.reason) == (Status.UNSUPPORTED, None)
+    assert comparison.message == "the base is measured as kernel, the head is measured as cold"
+    assert base.prepared() == []
 
 
 def test_a_base_that_ignores_the_wait_excludes_nothing() -> None:
     rule = StopRule(3, 1.005)
-    blind, _ = compare(Side("base", "cuda", 100.0, waits=False), Side("head", "cuda", 100.0), stop=rule)
-    seeing, _ = compare(Side("base", "cuda", 100.0), Side("head", "cuda", 100.0), stop=rule)
+    blind = compare(Side("base", "cuda", 100.0, waits=False), Side("head", "cuda", 100.0), stop=rule)
+    seeing = compare(Side("base", "cuda", 100.0), Side("head", "cuda", 100.0), stop=rule)
     assert (blind.reason, seeing.reason) == (Reason.CONTROL_MISSED, None)
     assert list_undecided({PAIR: blind}, rule) == [PAIR]
     assert list_undecided({PAIR: seeing}, rule) == []
@@ -203,7 +340,7 @@ def test_a_base_that_ignores_the_wait_excludes_nothing() -> None:
 
 def test_a_base_that_moves_decides_nothing() -> None:
     rule = StopRule(3, 1.005)
-    moved, _ = compare(Side("base", "cuda", 100.0, drift=0.05), Side("head", "cuda", 150.0), stop=rule)
+    moved = compare(Side("base", "cuda", 100.0, drift=0.05), Side("head", "cuda", 150.0), stop=rule)
     assert moved.reason is Reason.CONTROL_MOVED
     assert list_undecided({PAIR: moved}, rule) == [PAIR]
 

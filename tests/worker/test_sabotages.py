@@ -27,7 +27,7 @@ from tests.worker.test_comparison import PAIR, REQUEST
 from tests.worker.test_gate import FIT, HOT, PEAKS, Device
 from warpwatch import git
 from warpwatch.bundle import BundleError, BundleReader, BundleWriter
-from warpwatch.contract.messages import BuildReply, CanaryReply, SampleReply
+from warpwatch.contract.messages import BuildReply, CanaryReply, GraphPlan, SampleReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.words import Reason, Status
 from warpwatch.db import runs
@@ -84,9 +84,11 @@ class SimulatedCommit:
     chance: random.Random = field(default_factory=lambda: random.Random(4))
     slices: int = 0
 
-    def ask(self, verb: str, _variant: str, _case: str, _budget: int, _rounds: int, wait: float = 0.0) -> SampleReply:
+    def ask(self, verb: str, *_names: Any, wait: float = 0.0, **_fields: Any) -> SampleReply:
         if self.status is not Status.OK:
             return SampleReply(self.status, "it ended")
+        if verb == "plan":
+            return SampleReply(Status.OK, metric=self.metric, plan=GraphPlan(8, 6, 16, 2, metric=self.metric))
         self.slices += verb == "sample"
         noise = self.chance.gauss(1, 0.0003)
         ns = self.sabotage(self.ns * noise, self.slices, wait)
@@ -95,19 +97,20 @@ class SimulatedCommit:
     def entry_of(self, _case: str) -> None:
         return None
 
-    def send(self, verb: str, *names: Any, **_: Any) -> Callable[[], SampleReply]:
-        return partial(self.ask, verb, *names)
+    def send(self, verb: str, *names: Any, **fields: Any) -> Callable[[], SampleReply]:
+        return partial(self.ask, verb, *names, **fields)
 
 
 def take_rounds(base: SimulatedCommit, head: SimulatedCommit) -> Comparison:
+    """The rounds of the device's time."""
     sides: Any = base, head
     request = replace(REQUEST, spec=replace(REQUEST.spec, rounds=ROUNDS))
     rounds = _Rounds(request, sides[0], sides[1], BoundedReporter(Diary()))
-    comparison = Comparison(*PAIR, "graph", "1", Status.OK)
+    key = (*PAIR, "graph")
     for index in range(ROUNDS):
-        if comparison.status is Status.OK:
-            comparison = rounds._round(comparison, index)
-    return comparison
+        if rounds._comparisons[key].status is Status.OK:
+            rounds._round(PAIR, index, ["graph"])
+    return rounds._comparisons[key]
 
 
 def noticed(comparison: Comparison, truth: str) -> str:

@@ -9,10 +9,18 @@ from typing import Any
 PROTOCOLS = {"cpu": "1", "cuda": "2"}
 """Version of how timings are taken, per kind of device; part of a series' key, so the timings of two versions are never
 one series."""
-METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "cold")}
-"""Metrics per kind of device, all in nanoseconds. Verdicts use the first one."""
+LAUNCH = "launch"
+"""Metric of the host's time for a call, from entering the variant until it returns."""
+METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call", LAUNCH), "cpu": ("hot", "cold")}
+"""Metrics per kind of device, all in nanoseconds. The first is the default of pages and tables; JUDGED names those that
+get verdicts."""
+JUDGED = {"cuda": ("graph", LAUNCH), "cpu": ("hot",)}
+"""Metrics that get verdicts, per kind of device. The first is the device's time; `kernel` replaces it where a variant
+cannot be captured in a CUDA graph."""
 SETUP = "setup"
 """Metric of what a variant does once per set of inputs before it is called; only variants that prepare have it."""
+NO_CEILING = (SETUP, LAUNCH)
+"""Metrics that hold no work of a call on the device, so that none of its ceilings bounds them."""
 MOST_PLACES, MOST_LINES, LONGEST_LABEL = 1000, 12, 60
 """Of a result's curves."""
 SHORTEST_NS, LONGEST_NS = 0.001, 86_400e9

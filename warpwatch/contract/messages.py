@@ -10,7 +10,7 @@ Durations are nanoseconds, sizes are bytes.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from warpwatch.contract.catalogue import CaseEntry
@@ -27,34 +27,59 @@ TURN = "turn"
 @dataclass(frozen=True, slots=True)
 class GraphPlan:
     """How a GPU timer goes through its input sets: CUDA graphs in so many memory placements, each with so many sets and
-    launches, and so many replays in a slice."""
+    launches, and so many replays in a slice. Both sides of a comparison follow one plan, whatever their times are.
+
+    calls: eager calls of `launch` in a row, each on a set of its own. metric: the device's time that the plan is for.
+    Where that is `kernel`, no graph captures the variant, and launches are eager calls in one session of the profiler.
+    """
 
     sets: int
     placements: int
     launches: int
     replays: int
+    calls: int = 1
+    metric: str = "graph"
 
     def __post_init__(self) -> None:
         """ValueError, naming the field, for a number that no timer can use."""
-        for name, number in asdict(self).items():
-            if number < 1:
-                raise ValueError(f"{name}: expected at least 1, got {number}")
+        for name in ("sets", "placements", "launches", "replays", "calls"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+
+    def __and__(self, other: GraphPlan) -> GraphPlan:
+        """The largest plan that fits two sides that would have planned so, in whichever order; ValueError for plans of
+        two metrics."""
+        if self.metric != other.metric:
+            raise ValueError(f"metric: expected {self.metric}, got {other.metric}")
+        sets = min(self.sets, other.sets)
+        return GraphPlan(
+            sets,
+            min(self.placements, other.placements),
+            sets * max(1, min(self.launches, other.launches) // sets),
+            min(self.replays, other.replays),
+            min(self.calls, other.calls),
+            self.metric,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request.
 
-    verb: catalogue | cases | check | bench | profile | rehearse | prepare | sample | testify | finish | ceilings |
-    canary | environment. A child that builds knows key | build instead. Both answer `ping` with an empty reply.
+    verb: catalogue | cases | check | bench | profile | rehearse | plan | prepare | sample | testify | finish | ceilings
+    | canary | environment. A child that builds knows key | build instead. Both answer `ping` with an empty reply.
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
     A `sample` is one slice of about 10 ms on a GPU and 40 ms on a CPU (one call, where a call takes longer), or of
-    budget_ns / rounds where that is shorter; rounds is how many slices are planned. `testify` is the part of `finish`
-    that needs a device of its own, and which `finish` makes up for where nobody asked for it. `rehearse` measures the
-    reference and forgets it, so that the first `prepare` and `finish` of a child do not wait for what is loaded late.
-    wait: with `sample`, a share of the time of the slice before, by which every call is made longer. plan: with
-    `prepare`, what an earlier `prepare` of the same code planned, so that nothing has to be timed for it, and another
-    child may prepare at the same time. `output` is the path a profile's trace (gzip'ed Chrome JSON) is written to.
+    budget_ns / rounds where that is shorter; rounds is how many slices are planned. On a GPU a slice of `launch`
+    follows. `testify` is the part of `finish` that needs a device of its own, and which `finish` makes up for where
+    nobody asked for it. `rehearse` measures the reference and forgets it, so that the first `prepare` and `finish` of a
+    child do not wait for what is loaded late.
+    wait, launch_wait: with `sample`, a share of the time of the slice before, by which every call is made longer: on
+    the device, and on the host in the slice of `launch`. `plan` plans what `prepare` measures on a GPU; sides: how many
+    children prepare it at the same time and share the memory. plan: with `prepare`, the plan to follow, so that nothing
+    has to be timed for it, and another child may prepare at the same time. metrics: with `prepare`, those of
+    contract.measurement.JUDGED to measure, none for all; with `plan`, `kernel` where no graph may be planned. `output`
+    is the path a profile's trace (gzip'ed Chrome JSON) is written to.
     energy: with `profile`, whether the energy of a call is measured as well.
     `cases` are the keys that the verb of this name describes. `modules` are those whose versions are part of an
     environment. lanes: how many children of the job, this one included, use the device at the same time; with more than
@@ -78,6 +103,9 @@ class Request:
     plan: GraphPlan | None = None
     lanes: int = 1
     energy: bool = False
+    launch_wait: float = 0.0
+    sides: int = 1
+    metrics: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +197,13 @@ class BenchReply:
 
 @dataclass(frozen=True, slots=True)
 class SampleReply:
-    """One slice of an interleaved measurement: the primary metric's samples of this round.
+    """One slice of an interleaved measurement: samples of the device's time, and of `launch` on a GPU.
 
-    metric: what was measured; not the device kind's first metric where a variant cannot be captured in a CUDA graph,
-    and only samples of one metric can be compared. plan: of `prepare`, None where it always times something.
+    metric: what samples_ns are of; not the device kind's first metric where a variant cannot be captured in a CUDA
+    graph, and only samples of one metric can be compared. launch_ns: none where a call waits for the device, see
+    no_launch. plan: of `plan`. times_itself: of `plan`, whether every `prepare` times something, `prepare` of a variant
+    or configurations of kernels, for which no other child may prepare at the same time. no_launch: of `prepare`, why
+    there is no `launch`.
     """
 
     status: Status
@@ -180,10 +211,14 @@ class SampleReply:
     samples_ns: list[float] = field(default_factory=list)
     metric: str = ""
     plan: GraphPlan | None = None
+    launch_ns: list[float] = field(default_factory=list)
+    times_itself: bool = False
+    no_launch: str = ""
 
     def __post_init__(self) -> None:
         """ValueError for times that no device can show."""
         expect_times(self.samples_ns, "samples_ns")
+        expect_times(self.launch_ns, "launch_ns")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Medians (ns) of paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i].
+    """Times (ns) of paired rounds of one metric of one variant on one case; base_ns[i] was taken beside head_ns[i].
 
+    A GPU has up to two per (variant, case), which `metric` tells apart: the device's time, then `launch`.
     reason: why there are no rounds, where something other than the head is the cause; or what the controls say against
     the rounds. again, waited: the controls of every round, see contract.rounds.judge_controls.
     """
@@ -70,7 +71,7 @@ class PartialOutcome:
     """Findings of a run before it was interrupted; the next run of the job measures the rest.
 
     environment_key: environment of the findings, since findings of two environments are not one outcome. comparisons:
-    with the rounds that every undecided pair has.
+    with the rounds that every undecided pair has, in the order of Outcome.comparisons.
     """
 
     environment_key: str
@@ -83,8 +84,10 @@ class Outcome:
     """All results of one job.
 
     peaks: the measured ceilings of the device, see CeilingsReply; None where they could not be measured. findings and
-    build are of the job's commit; base_findings, the profiles of a comparison, are of its base. derived_cases: what was
-    measured and the operator does not declare. base_build: of the base, for a comparison of a patch.
+    build are of the job's commit; base_findings, the profiles of a comparison, are of its base. comparisons: one per
+    (variant, case) and judged metric, the device's time directly before `launch`, which is missing where a call waits
+    for the device and where the pair failed. derived_cases: what was measured and the operator does not declare.
+    base_build: of the base, for a comparison of a patch.
     """
 
     environment: Environment

@@ -7,10 +7,11 @@ The worker stops by this rule and the server decides by the same rule, so that b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb, inf
 from statistics import median
 
+from warpwatch.contract.measurement import LAUNCH
 from warpwatch.contract.words import Reason
 
 ROUNDS = 12
@@ -22,10 +23,28 @@ LOOKS = (3, 4, 6, 8, 10)
 """After how many rounds a comparison may end early. Every further look is one more chance of a false change."""
 
 CONFIRMED = {"cuda": 1.005, "cpu": 1.02}
-"""The smallest change that a comparison confirms, as a ratio, per device kind."""
-WAITS = {"cuda": 0.01, "cpu": 0.04}
-"""The wait that a control adds to the base, as a share of its time: twice the smallest change that is confirmed, so
-that a comparison that could confirm that change finds the wait."""
+"""The smallest change of the device's time that a comparison confirms, as a ratio, per device kind."""
+CONFIRMED_LAUNCH, CONFIRMED_LAUNCH_NS = 1.05, 2_000
+"""The same of `launch`: it must change by this ratio and by so many nanoseconds."""
+_LARGEST_BOUND = 1.99
+"""A bound as a ratio stays below 2, so that a launch that takes twice as long is a change however short it is."""
+
+
+def launch_ratio(base_ns: Sequence[float]) -> float:
+    """The smallest change of `launch` that a comparison confirms, as a ratio; base_ns: its rounds of the base."""
+    share = CONFIRMED_LAUNCH_NS / median(base_ns) if base_ns else 0.0
+    return min(max(CONFIRMED_LAUNCH, 1 + share), _LARGEST_BOUND)
+
+
+def confirmed_ratio(device_kind: str, metric: str, base_ns: Sequence[float]) -> float:
+    """The smallest change of this metric that a comparison confirms, as a ratio; base_ns: its rounds of the base."""
+    return launch_ratio(base_ns) if metric == LAUNCH else CONFIRMED[device_kind]
+
+
+def wait_share(device_kind: str, metric: str, base_ns: Sequence[float]) -> float:
+    """The wait that a control adds to the base, as a share of its time: twice the smallest change that is confirmed, so
+    that a comparison that could confirm that change finds the wait."""
+    return 2 * (confirmed_ratio(device_kind, metric, base_ns) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +74,13 @@ class StopRule:
         """The rule as an option of the command line."""
         numbers = [self.earliest, self.ratio, self.seconds, self.suspected]
         return ",".join("" if number is None else f"{number:g}" for number in numbers).rstrip(",")
+
+    def of_metric(self, metric: str, base_ns: Sequence[float]) -> StopRule:
+        """The rule for this metric of a comparison: `launch` has a ratio of its own, and is looked at as often."""
+        if metric != LAUNCH:
+            return self
+        ratio = launch_ratio(base_ns)
+        return replace(self, ratio=ratio, suspected=None if self.suspected is None else max(self.suspected, ratio))
 
     def is_met(self, ratios: Sequence[float]) -> bool:
         """Whether these ratios, of head over base, end a comparison: it is looked at, and they decide it."""
@@ -107,15 +133,16 @@ class CellRounds:
 
 
 def judge_controls(
-    again: Sequence[float], waited: Sequence[float], device_kind: str, ratios: Sequence[float] = ()
+    again: Sequence[float], waited: Sequence[float], confirmed: float, ratios: Sequence[float] = ()
 ) -> Reason | None:
     """The reason why the controls of a comparison invalidate it; None where the controls held, or are fewer than three.
 
-    again: the base over itself in every round; waited: the base with a wait over the base. ratios: the head over the
-    base. Where the base differs from itself by as much as from the head, either way, the comparison shows no change.
+    again: the base over itself in every round; waited: the base with a wait over the base. confirmed: the smallest
+    change that the comparison confirms, see `confirmed_ratio`. ratios: the head over the base. Where the base differs
+    from itself by as much as from the head, either way, the comparison shows no change.
     """
     moved, noticed = interval_of_rounds(again), interval_of_rounds(waited)
-    bound = early_ratio(CONFIRMED[device_kind], max(1, len(again)))
+    bound = early_ratio(confirmed, max(1, len(again)))
     change = max(median(ratios), 1 / median(ratios)) if ratios else 1.0
     if moved is not None and change > bound and moved[0] <= 1 / change and change <= moved[1]:
         return Reason.CONTROL_MOVED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from warpwatch.contract.activities import Activity
-from warpwatch.contract.measurement import METRICS, PROTOCOLS, SETUP, Measurement
+from warpwatch.contract.measurement import JUDGED, LAUNCH, METRICS, PROTOCOLS, SETUP, Measurement
 from warpwatch.contract.messages import BenchReply, GraphPlan, SampleReply
 from warpwatch.contract.words import Fault, LaneUse, Status
 from warpwatch.operator import Cost, Operator, Variant, case
@@ -33,13 +34,14 @@ from .timers.cuda import PAIRED, CudaColdTimer, GraphTimer, sleep
 from .timers.graphs import CaptureError, NoMetricError
 from .timers.health import DeviceHealth
 from .timers.kernel import KernelTimer
+from .timers.launch import FASTEST, LaunchTimer
 from .timers.rotation import no_collection
-from .timers.summary import FEWEST, add_time, is_narrow, summarize
+from .timers.summary import FEWEST, add_time, is_narrow, quantile, summarize
 from .timers.warm_up import call_first
 from .turns import STOPWATCH
 
 SHARES = {
-    "cuda": {"graph": 0.15, "kernel": 0.02, "cold": 0.02, "hot": 0.02, "call": 0.02},
+    "cuda": {"graph": 0.15, "kernel": 0.02, "cold": 0.02, "hot": 0.02, "call": 0.02, LAUNCH: 0.02},
     "cpu": {"hot": 0.6, "cold": 0.4},
 }
 """Each metric's share of the budget.
@@ -58,7 +60,7 @@ _LONGEST = 10
 _MORE_LOOKS = 2
 """After a disagreement of two timers: on a host that stalled for seconds, those of honest calls disagreed twice."""
 _SIDE_SHARE = 0.2
-"""Of the time of a variant on a case: what all metrics but the first may take. No verdict is about them."""
+"""Of the time of a variant on a case: what all metrics that get no verdicts may take."""
 ENERGY_BUDGET_NS = 5_000_000_000
 """Budget from which a bench measures energy as well. That takes about a second, which is a fifth of it, and as long as
 everything else of a bench with the usual budget. It comes last, because it warms the card."""
@@ -154,55 +156,101 @@ def _quiet_to_prepare(problem: CaseProblem) -> AbstractContextManager[None]:
     return problem.turns.use(LaneUse.DEVICE if problem.variant.prepare is None else LaneUse.QUIET)
 
 
-class Prepared:
-    """A warmed-up timer for the first metric of a problem, whose slices the parent interleaves with another child's.
+def plan_prepared(
+    problem: CaseProblem, seed: int, slice_ns: int, guard: TamperGuard, sides: int, metrics: Sequence[str]
+) -> SampleReply:
+    """What `Prepared` measures of a variant on a GPU; sides: how many children prepare it at the same time. metrics:
+    with `kernel`, no graph even where one captures the variant."""
+    pace = replace(PAIRED, slice_ns=min(slice_ns, PAIRED.slice_ns))
+    with problem.modes(), watch(guard):
+        measured = timer_cuda.measure_set(problem, seed)
+        if measured.device_ns is None or "kernel" in metrics:
+            plan = timer_kernel.plan_sessions(problem, seed, sides)
+        else:
+            plan = timer_cuda.plan_graphs(problem, seed, PLACEMENTS, pace=pace, sides=sides)
+    times_itself = measured.may_have_tuned or problem.variant.prepare is not None or torch.backends.cudnn.benchmark
+    return SampleReply(Status.OK, "", [], plan.metric, plan, times_itself=times_itself)
 
-    metric: the device kind's first metric, or `cold` where a GPU variant cannot be captured in a CUDA graph. plan: with
-    it the same code can be prepared again while others use the device; None where that would disturb what is timed.
+
+class Prepared:
+    """Warmed-up timers for the judged metrics of a problem, whose slices the parent interleaves with another child's.
+
+    metric: of the device's time: the device kind's first metric, or `kernel` where a GPU variant cannot be captured in
+    a CUDA graph. plan: what to follow on a GPU; without it, both timers plan for themselves. metrics: those of JUDGED
+    to measure, none for all. no_launch: why `launch` is not measured although it was asked for.
     """
 
-    plan: GraphPlan | None = None
-
     def __init__(
-        self, problem: CaseProblem, seed: int, slice_ns: int, guard: TamperGuard, plan: GraphPlan | None = None
+        self,
+        problem: CaseProblem,
+        seed: int,
+        slice_ns: int,
+        guard: TamperGuard,
+        plan: GraphPlan | None = None,
+        metrics: Sequence[str] = (),
     ) -> None:
         self._problem = problem
         self._guard = guard
         self._slice_ns = min(slice_ns, _SLICE_NS[problem.device.type])
-        self.metric = METRICS[problem.device.type][0]
-        self.note = ""
-        self._typical_ns = 0.0
-        self._setup_ns = 0.0
+        self.metric = plan.metric if plan is not None else METRICS[problem.device.type][0]
+        self.note = self.no_launch = ""
+        self._typical_ns = self._launch_ns = self._setup_ns = 0.0
+        wanted = set(metrics or JUDGED[problem.device.type]) & set(JUDGED[problem.device.type])
+        self._launch: LaunchTimer | None = None
         with problem.modes(), watch(guard):
             if not expect_no_answer(problem) and (setup := measure_setup(problem, seed, self._slice_ns)) is not None:
                 self._setup_ns = setup.median_ns
-            try:
-                self._timer = open_timer(problem, seed, self.metric, self._slice_ns, PLACEMENTS, plan, PAIRED)
-                # Where preparing times something itself, `prepare` or configurations of kernels, there is no plan.
-                times_itself = problem.variant.prepare is not None or torch.backends.cudnn.benchmark
-                if isinstance(self._timer, GraphTimer) and not (times_itself or self._timer.may_have_tuned):
-                    self.plan = self._timer.plan
-            except CaptureError as error:
-                self.metric = "cold"
-                self.note = f"Measured as `cold`: a CUDA graph cannot capture the variant ({error})"
-                self._timer = open_timer(problem, seed, self.metric, self._slice_ns, PLACEMENTS)
+            self._timer: Any = self._open_timer(seed, plan) if wanted - {LAUNCH} else None
+            if LAUNCH in wanted:
+                try:
+                    self._launch = LaunchTimer(problem, seed, plan)
+                except NoMetricError as error:
+                    self.no_launch = str(error)
 
-    def sample(self, wait: float = 0.0) -> SampleReply:
-        """Takes one slice: every placement at least once, repeated until the slice's time is over, to the nearest
-        repetition.
+    def _open_timer(self, seed: int, plan: GraphPlan | None) -> Any:
+        """The timer of the device's time, or of the CPU's."""
+        try:
+            return open_timer(self._problem, seed, self.metric, self._slice_ns, PLACEMENTS, plan, PAIRED)
+        except CaptureError as error:
+            self.metric = "kernel"
+            self.note = f"Measured as `kernel`: a CUDA graph cannot capture the variant ({error})"
+            plan = None if plan is None else replace(plan, metric=self.metric)
+            return open_timer(self._problem, seed, self.metric, self._slice_ns, PLACEMENTS, plan)
 
-        wait: makes every call longer by this share of the slice before it that had none.
+    def sample(self, wait: float = 0.0, launch_wait: float = 0.0) -> SampleReply:
+        """Takes one slice of each metric: every placement at least once, repeated until the slice's time is over, to
+        the nearest repetition; then `launch`.
+
+        wait, launch_wait: make every call longer by this share of the slice before it that had none.
         """
         samples: list[float] = []
         with self._problem.modes(), watch(self._guard), no_collection():
-            begin, repetitions, wait_ns = perf_counter_ns(), 0, wait * self._typical_ns
-            while True:
-                for _ in range(self._timer.placements):
-                    samples += [sample + self._setup_ns for sample in self._timer.take(wait_ns)]
-                passed_ns, repetitions = perf_counter_ns() - begin, repetitions + 1
-                if passed_ns + passed_ns / repetitions / 2 >= self._slice_ns:
-                    self._typical_ns = self._typical_ns if wait else median(samples)
-                    return SampleReply(Status.OK, self.note, samples, self.metric)
+            if self._timer is not None:
+                samples = self._take_slices(wait * self._typical_ns)
+                self._typical_ns = self._typical_ns if wait else median(samples)
+            launches = self._take_launches(launch_wait * self._launch_ns)
+            if launches and not launch_wait:
+                self._launch_ns = quantile(sorted(launches), FASTEST)
+        return SampleReply(Status.OK, self.note, samples, self.metric, launch_ns=launches, no_launch=self.no_launch)
+
+    def _take_slices(self, wait_ns: float) -> list[float]:
+        samples: list[float] = []
+        begin, repetitions = perf_counter_ns(), 0
+        while True:
+            for _ in range(self._timer.placements):
+                samples += [sample + self._setup_ns for sample in self._timer.take(wait_ns)]
+            passed_ns, repetitions = perf_counter_ns() - begin, repetitions + 1
+            if passed_ns + passed_ns / repetitions / 2 >= self._slice_ns:
+                return samples
+
+    def _take_launches(self, wait_ns: float) -> list[float]:
+        if self._launch is None:
+            return []
+        try:
+            return [sample + self._setup_ns for sample in self._launch.take(wait_ns)]
+        except NoMetricError as error:
+            self._launch, self.no_launch = None, str(error)
+            return []
 
     def testify(self) -> SampleReply:
         """The part of `finish` for which nothing else may use the device."""
@@ -212,9 +260,11 @@ class Prepared:
         return SampleReply(Status.OK, self.note, [], self.metric)
 
     def finish(self) -> SampleReply:
-        """Verifies one more slice on fresh inputs; raises WrongResultError when it is wrong."""
+        """Verifies one more slice of each metric on fresh inputs; raises WrongResultError when it is wrong."""
         with self._problem.modes(), watch(self._guard):
-            self._timer.verify()
+            for timer in (self._timer, self._launch):
+                if timer is not None:
+                    timer.verify()
         return SampleReply(Status.OK, self.note, [], self.metric)
 
 
@@ -240,16 +290,18 @@ class _MetricResult:
 
 
 def _measure_all(context: _BenchContext, budget_ns: int, begin_ns: int, progress: Progress) -> list[_MetricResult]:
-    """Every metric of the device, in order. begin_ns: the start of the bench, whose time limits all but the first."""
+    """Every metric of the device, in order. begin_ns: the start of the bench, whose time limits those that get no
+    verdicts."""
     kind, now_ns = context.problem.device.type, context.problem.turns.now_ns
     results, shares, side_end = list[_MetricResult](), SHARES[kind], 0
-    for done, metric in enumerate(METRICS[kind]):
+    left = len([metric for metric in shares if metric not in JUDGED[kind]])
+    for done, metric in enumerate(shares):
         progress(done, len(shares), metric)
         now, budget = now_ns(), Budget(int(budget_ns * shares[metric]))
-        if done == 1:
-            side_end = now + int((now - begin_ns) * _SIDE_SHARE / (1 - _SIDE_SHARE))
-        if done:
-            budget = replace(budget, allowed_ns=(side_end - now) // (len(shares) - done))
+        if metric not in JUDGED[kind]:
+            side_end = side_end or now + int((now - begin_ns) * _SIDE_SHARE / (1 - _SIDE_SHARE))
+            budget = replace(budget, allowed_ns=(side_end - now) // left)
+            left -= 1
         results.append(_measure(context, metric, budget))
     return results
 
@@ -261,7 +313,7 @@ def _measure(context: _BenchContext, metric: str, budget: Budget) -> _MetricResu
         begin = turns.now_ns()
         timer = open_timer(problem, context.seed, metric, budget.usual_ns, PLACEMENTS)
         budget = budget.without_opening(turns.now_ns() - begin)
-        with turns.use(LaneUse.QUIET if metric == "call" else LaneUse.DEVICE):
+        with turns.use(LaneUse.QUIET if metric in ("call", LAUNCH) else LaneUse.DEVICE):
             times, kept = _sample(timer, metric, budget, context.health, context.guard)
         if metric == "graph":
             assert isinstance(timer, GraphTimer)
@@ -385,7 +437,7 @@ def _empty_call(device: torch.device) -> tuple[CaseProblem, Any, dict[str, float
     """(a call without work, a warm timer of its first metric, its nanoseconds by each metric)."""
     problem = CaseProblem(_EMPTY, _EMPTY.variants[device.type], _EMPTY.all_cases()[0], device)
     with problem.modes():
-        timers = {metric: open_timer(problem, 0, metric, _EMPTY_BUDGET_NS, 1) for metric in METRICS[device.type]}
+        timers = {metric: open_timer(problem, 0, metric, _EMPTY_BUDGET_NS, 1) for metric in SHARES[device.type]}
         for timer in timers.values():
             timer.take()
         nanoseconds = {metric: median(timer.take()) for metric, timer in timers.items()}
@@ -419,10 +471,12 @@ def open_timer(
     placements: int,
     plan: GraphPlan | None = None,
     pace: timer_cuda.Pace = timer_cuda.USUAL,
-) -> timer_cpu.CpuHotTimer | timer_cuda.GraphTimer | timer_cuda.CudaColdTimer | timer_kernel.KernelTimer:
+) -> timer_cpu.CpuHotTimer | GraphTimer | CudaColdTimer | KernelTimer | LaunchTimer:
     """A warmed-up timer for one metric of the device; CaptureError when a CUDA graph cannot capture the variant."""
     if metric == "kernel":
-        return timer_kernel.KernelTimer(problem, seed)
+        return timer_kernel.KernelTimer(problem, seed, plan)
+    if metric == LAUNCH:
+        return LaunchTimer(problem, seed, plan)
     if problem.device.type == "cuda":
         return timer_cuda.open_timer(problem, seed, metric, placements, plan, pace)
     return timer_cpu.open_timer(problem, seed, metric, budget_ns)

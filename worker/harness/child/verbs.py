@@ -26,7 +26,7 @@ from warpwatch.contract.messages import (
 from warpwatch.contract.words import Status
 from warpwatch.operator import Operator
 
-from ..bench import Prepared, bench
+from ..bench import Prepared, bench, plan_prepared
 from ..checks.check import check
 from ..checks.probes import ProbeHistory
 from ..checks.reference import ReferenceChecks
@@ -132,14 +132,20 @@ class Verbs:
         """Makes one call for Nsight Compute to record; not a protocol verb, because `ncu` starts this process."""
         run_counted(self.problem(request), request.seed)
 
+    def plan(self, request: Request, _progress: Progress) -> SampleReply:
+        self._prepared = None
+        problem, slice_ns = self.problem(request), _slice_ns(request)
+        return plan_prepared(problem, request.seed, slice_ns, self._guard, request.sides, request.metrics)
+
     def prepare(self, request: Request, _progress: Progress) -> SampleReply:
         self._prepared = None
-        slice_ns = request.budget_ns // max(1, request.rounds)
-        self._prepared = Prepared(self.problem(request), request.seed, slice_ns, self._guard, request.plan)
-        return SampleReply(Status.OK, self._prepared.note, [], self._prepared.metric, self._prepared.plan)
+        problem, slice_ns = self.problem(request), _slice_ns(request)
+        prepared = Prepared(problem, request.seed, slice_ns, self._guard, request.plan, request.metrics)
+        self._prepared = prepared
+        return SampleReply(Status.OK, prepared.note, [], prepared.metric, no_launch=prepared.no_launch)
 
     def sample(self, request: Request, _progress: Progress) -> SampleReply:
-        return self._expect_prepared().sample(request.wait)
+        return self._expect_prepared().sample(request.wait, request.launch_wait)
 
     def rehearse(self, request: Request, _progress: Progress) -> SampleReply:
         problem = self.problem(request)
@@ -201,6 +207,10 @@ class Verbs:
         if operator.native is not None:
             operator.native()
         self._native_ready.add(operator.name)
+
+
+def _slice_ns(request: Request) -> int:
+    return request.budget_ns // max(1, request.rounds)
 
 
 def _required(value: str | None, field: str) -> str:

@@ -119,7 +119,7 @@ class CpuHotTimer:
         if len(calls) != count:
             message = "The variant searches the harness's memory: the loop that is timed has other calls than before"
             raise WrongResultError(message, Fault.SEARCHED_MEMORY, "calls")
-        return (elapsed + _spin(self._longer_ns * count)) / count
+        return (elapsed + spin(self._longer_ns * count)) / count
 
 
 class CpuColdTimer(CpuHotTimer):
@@ -150,7 +150,7 @@ def last_level_cache() -> int:
     return max(sizes, default=_FALLBACK_CACHE)
 
 
-def _spin(nanoseconds: float) -> int:
+def spin(nanoseconds: float) -> int:
     """Keeps the CPU busy for so long, by the clock that calls are timed with; returns what it took."""
     if not nanoseconds:
         return 0

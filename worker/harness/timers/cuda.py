@@ -5,6 +5,9 @@ Replays follow each other without a gap, so launch cost is not included and data
 the L2 was overwritten, queued behind a sleeping kernel so that the host is ahead. `hot`: a CUDA graph of launches on
 one input set, which stays in the L2 if it fits. `call`: host time from the call until the device is idle. Outputs of a
 graph stay in its memory, so those of the last replay can be verified.
+
+Sets and launches follow from the device's time for a call and from memory, never from the host's time: a graph with
+fewer launches shows up to 2 % more for each, so a slower host would look like a slower kernel.
 """
 
 from __future__ import annotations
@@ -38,6 +41,16 @@ _EAGER_SETS = 8
 _REPLAYS = 10
 _GRAPH_NS = 2_000_000
 _MOST_LAUNCHES = 200
+_CAPTURES_NS = 40_000_000
+"""The longest time for the captures of all placements, roughly, where that leaves two of them. Each capture of a call
+takes the host's time for it. With fewer placements no time is different, only less well known."""
+_HOST_WALK_NS = 400_000_000
+"""The longest time for the captures of one placement, roughly. No call that takes the host less than 1.5 ms gets fewer
+sets or launches by it."""
+_EAGER_CALLS = 8
+"""Eager calls of `launch` in a row."""
+_EAGER_CALLS_NS = 2_000_000
+"""The longest device time of these, roughly: the next sample waits until the device is idle."""
 _EAGER_SAMPLES = 10
 _REPLAY_LAUNCH_NS = 30_000
 _QUEUE_NS = 50_000_000
@@ -69,8 +82,7 @@ changes both."""
 class GraphTimer:
     """Replays of CUDA graphs, one per memory placement, each slice on the next placement.
 
-    hot: use one graph over one input set. plan: that of an earlier timer of the same code, by default made from a timed
-    call; of the timer, what it follows. may_have_tuned: see MeasuredInput; False with a plan. launches: kernels, copies
+    hot: use one graph over one input set. plan: what the timer follows, by default its own. launches: kernels, copies
     and fills of a captured call, None where the driver cannot be asked. replay_times: what `verify` saw, None where the
     numbers of the inputs cannot change. pace: see Pace; `hot` needs no warm-up, because it is timed after `graph`.
 
@@ -80,7 +92,6 @@ class GraphTimer:
     """
 
     replay_times: ReplayTimes | None = None
-    may_have_tuned = False
     _has_testified = False
 
     def __init__(
@@ -93,27 +104,13 @@ class GraphTimer:
         plan: GraphPlan | None = None,
         pace: Pace = USUAL,
     ) -> None:
-        if plan is None:
-            measured = measure_set(problem, seed)
-            call_ns, self.may_have_tuned = measured.call_ns, measured.may_have_tuned
-            sets, self.placements = (1, 1) if hot else plan_sets(problem, measured.bytes, call_ns, placements)
-            launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
-            if sets > measured.prepared_sets:
-                # To prepare all sets, and learn then that a graph cannot capture a call, would take seconds.
-                call = problem.call(problem.data(seed))
-                call()
-                with problem.turns.use(LaneUse.HOST):
-                    capture([(0, call)])
-                del call
-        else:
-            sets, self.placements, launches = plan.sets, plan.placements, plan.launches
+        self.plan = plan or plan_graphs(problem, seed, placements, hot=hot, pace=pace)
+        self.placements, sets, launches = self.plan.placements, self.plan.sets, self.plan.launches
         scatter = random.Random(seed)
         self._graphs = [_Placement(problem, seed + index, sets, launches, scatter) for index in range(self.placements)]
         self.launches = self._graphs[0].work
         self._turn = 0
-        replay_ns = self._warm_up(0 if hot else pace.warm_up_ns) * launches
-        replays = max(1, min(_REPLAYS, int(pace.slice_ns / self.placements / max(1.0, replay_ns))))
-        self.plan = plan or GraphPlan(sets, self.placements, launches, replays)
+        self._warm_up(0 if hot else pace.warm_up_ns)
 
     def take(self, wait_ns: float = 0.0) -> list[float]:
         """Takes one slice: nanoseconds per launch of up to ten replays of one placement.
@@ -166,20 +163,18 @@ class GraphTimer:
         self._turn += 1
         return self._graphs[(self._turn - 1) % self.placements]
 
-    def _warm_up(self, budget_ns: int) -> float:
-        """Replays for `budget_ns`, until the clocks have settled; returns nanoseconds per launch."""
+    def _warm_up(self, budget_ns: int) -> None:
+        """Replays for `budget_ns`, until the clocks have settled."""
         end = perf_counter_ns() + budget_ns
         first, *others = self._graphs
-        per_launch = first.replay_by_host_clock()
-        if per_launch * first.launches < SLICE_NS:
-            (per_launch,) = first.replay(1)
+        if first.replay_by_host_clock() * first.launches < SLICE_NS:
+            first.replay(1)
         for graph in others:
             graph.replay_by_host_clock()
             graph.take_lead_of(first)
         while perf_counter_ns() < end:
             for graph in self._graphs:
-                (per_launch,) = graph.replay(1)
-        return per_launch
+                graph.replay(1)
 
 
 class _Placement:
@@ -334,7 +329,7 @@ class CudaColdTimer:
         device = self._rotation.problem.device
         size = L2_COVERED * torch.cuda.get_device_properties(device).L2_cache_size
         self._flush = torch.empty(size, dtype=torch.uint8, device=device)
-        self._lead = Lead(2 * _median_queue_ns(self._rotation.calls))
+        self._lead = Lead(2 * measure_queueing(self._rotation.calls))
 
     def _slice(self, *, spoil: bool = False) -> list[float]:
         # Results of the slice before belong to other inputs.
@@ -451,7 +446,7 @@ def _wait_ns() -> int:
     return perf_counter_ns() - start
 
 
-def _median_queue_ns(calls: list[Callable[[], Any]]) -> int:
+def measure_queueing(calls: list[Callable[[], Any]]) -> int:
     """Median nanoseconds that the host takes to queue one call."""
     times: list[int] = []
     begin = perf_counter_ns()
@@ -484,6 +479,8 @@ It limits calls of more than 0.4 ms. Where they launch many kernels, their place
 placement.
 """
 _MEMORY_SHARE = 0.4
+_SIDES_SHARE = 0.6
+"""Of the free memory, for the sets of all sides of a comparison together."""
 _UNLIMITED = 2**62
 _ENOUGH_SETS = 1024
 """In all placements together. The more sets, the less it matters where each of them lies, and each costs a capture."""
@@ -499,12 +496,15 @@ _TUNING_NS = 100_000_000
 @dataclass(frozen=True, slots=True)
 class MeasuredInput:
     """bytes: that one set with its result takes. call_ns: of one eager call, at least 1000. first_ns: of the first.
-    prepare_ns: that the variant prepares for it."""
+    prepare_ns: that the variant prepares for it. device_ns: of a replay of one call, at least 1000; None where no graph
+    captures it, and obstacle says why."""
 
     bytes: int
     call_ns: int
     first_ns: int
     prepare_ns: int
+    device_ns: int | None = None
+    obstacle: str = ""
 
     @property
     def may_have_tuned(self) -> bool:
@@ -542,18 +542,70 @@ def measure_set(problem: CaseProblem, seed: int) -> MeasuredInput:
     problem.prepared(data)
     torch.cuda.synchronize(device)
     prepare_ns = perf_counter_ns() - start
+    device_ns, obstacle = None, ""
+    try:
+        device_ns = _time_replay(problem, call)
+    except CaptureError as error:
+        obstacle = str(error)
     # A set in host memory must not count as 0 bytes.
-    return MeasuredInput(max(set_bytes, data.nbytes, 1), max(min(times), 1000), first_ns, prepare_ns)
+    set_bytes = max(set_bytes, data.nbytes, 1)
+    return MeasuredInput(set_bytes, max(min(times), 1000), first_ns, prepare_ns, device_ns, obstacle)
 
 
-def plan_sets(problem: CaseProblem, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
+def _time_replay(problem: CaseProblem, call: Callable[[], Any]) -> int:
+    """Nanoseconds of a replay of one call; CaptureError where no graph captures it."""
+    with problem.turns.use(LaneUse.HOST):
+        captured = capture([(0, call)])
+    lead = Lead(_SINGLE_LEAD_NS)
+    return max(1000, round(min(_replay_once(captured.graph, lead) for _ in range(3))))
+
+
+def plan_graphs(
+    problem: CaseProblem,
+    seed: int,
+    placements: int,
+    *,
+    hot: bool = False,
+    pace: Pace = USUAL,
+    sides: int = 1,
+) -> GraphPlan:
+    """The plan of `graph` or `hot` for this variant. sides: how many plan alike and share the memory.
+
+    Raises CaptureError where no graph captures the variant, and Refusal where the sets take more memory than there is.
+    """
+    measured = measure_set(problem, seed)
+    if measured.device_ns is None:
+        raise CaptureError(measured.obstacle)
+    device_ns, host_ns = measured.device_ns, max(1, measured.call_ns - measured.device_ns)
+    sets, placements = (1, 1) if hot else plan_sets(problem, measured.bytes, device_ns, placements, sides)
+    sets, placements, launches = choose_launches(sets, placements, device_ns, host_ns)
+    replays = max(1, min(_REPLAYS, pace.slice_ns // (placements * launches * device_ns)))
+    return GraphPlan(sets, placements, launches, replays, plan_eager_calls(problem, measured, device_ns, sides))
+
+
+def choose_launches(sets: int, placements: int, device_ns: int, host_ns: int) -> tuple[int, int, int]:
+    """(sets per placement, placements, launches per graph) of calls with such times: fewer than these sets and
+    placements only where captures would take long."""
+    captures = max(2, _HOST_WALK_NS // host_ns)
+    sets = min(sets, captures)
+    launches = sets * max(1, round(min(_MOST_LAUNCHES, captures, _GRAPH_NS / device_ns) / sets))
+    return sets, min(placements, max(_FEWEST_PLACEMENTS, _CAPTURES_NS // (launches * host_ns))), launches
+
+
+def plan_eager_calls(problem: CaseProblem, measured: MeasuredInput, device_ns: int, sides: int = 1) -> int:
+    """How many eager calls follow each other for `launch`, each on a set of its own."""
+    affordable = min(measured.prepared_sets, affordable_sets(problem, measured.bytes, sides))
+    return max(1, min(_EAGER_CALLS, _EAGER_CALLS_NS // device_ns, affordable))
+
+
+def plan_sets(problem: CaseProblem, set_bytes: int, device_ns: int, placements: int, sides: int = 1) -> tuple[int, int]:
     """(sets per placement, placements): enough sets to exceed the L2, few enough for memory and time.
 
     Raises Refusal where that takes more memory than there is for each lane.
     """
     l2_bytes = torch.cuda.get_device_properties(problem.device).L2_cache_size
-    planned = choose_sets(l2_bytes, affordable_sets(problem, set_bytes), set_bytes, call_ns, placements)
-    expect_room(problem, is_enough=planned == choose_sets(l2_bytes, _UNLIMITED, set_bytes, call_ns, placements))
+    planned = choose_sets(l2_bytes, affordable_sets(problem, set_bytes, sides), set_bytes, device_ns, placements)
+    expect_room(problem, is_enough=planned == choose_sets(l2_bytes, _UNLIMITED, set_bytes, device_ns, placements))
     return planned
 
 
@@ -563,30 +615,31 @@ def expect_room(problem: CaseProblem, *, is_enough: bool) -> None:
         raise Refusal(Status.OUT_OF_MEMORY, "The input sets take more memory than there is for each lane")
 
 
-def choose_sets(l2_bytes: int, affordable: int, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
+def choose_sets(l2_bytes: int, affordable: int, set_bytes: int, device_ns: int, placements: int) -> tuple[int, int]:
     """(sets per placement, placements) with memory for `affordable` sets.
 
     At least two sets where memory allows, and where calls are fast enough so many that they cover the L2 three times.
     """
     covering = max(2, math.ceil(L2_COVERED * l2_bytes / set_bytes) + 1)
     most = _WARM_SETS if 4 * _MOST_SETS * set_bytes <= l2_bytes else _MOST_SETS
-    sets = max(1, min(covering, most, sets_in_one_walk(call_ns), affordable))
+    sets = max(1, min(covering, most, sets_in_one_walk(device_ns), affordable))
     enough = max(_FEWEST_PLACEMENTS, _ENOUGH_SETS // sets)
-    return sets, max(1, min(placements, enough, affordable // sets, _WALKS_NS // (sets * call_ns)))
+    return sets, max(1, min(placements, enough, affordable // sets, _WALKS_NS // (sets * device_ns)))
 
 
 def sets_in_one_walk(call_ns: int) -> int:
     return max(2, _WALK_NS // call_ns)
 
 
-def affordable_sets(problem: CaseProblem, set_bytes: int) -> int:
-    """The number of sets that leaves most of the free memory free; in several lanes, most of each lane's memory."""
+def affordable_sets(problem: CaseProblem, set_bytes: int, sides: int = 1) -> int:
+    """The number of sets that leaves most of the free memory free; in several lanes, most of each lane's memory. sides:
+    processes that take so many sets each."""
     device = problem.device
     free, total = torch.cuda.mem_get_info(device)
     if problem.turns.are_taken:
         return int(total * _MEMORY_SHARE / problem.turns.lanes / set_bytes)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(free * _MEMORY_SHARE / set_bytes)
+    return int(free * (_MEMORY_SHARE if sides == 1 else _SIDES_SHARE / sides) / set_bytes)
 
 
 _LONGEST_LEAD_NS = 4_000_000

@@ -19,8 +19,10 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from warpwatch.contract.messages import GraphPlan
+
 from ..problem import CaseProblem
-from .cuda import SLICE_NS, measure_set, plan_sets, sleep
+from .cuda import SLICE_NS, measure_set, plan_eager_calls, plan_sets, sleep
 from .graphs import NoMetricError
 from .rotation import Rotation
 
@@ -49,12 +51,11 @@ class KernelTimer:
     launches, busy_share, is_parallel = 0.0, 1.0, False
     _longer_ns = 0.0
 
-    def __init__(self, problem: CaseProblem, seed: int) -> None:
-        measured = measure_set(problem, seed)
-        sets, _ = plan_sets(problem, measured.bytes, measured.call_ns, 1)
-        self._rotation = Rotation(problem, seed, min(sets, measured.prepared_sets))
+    def __init__(self, problem: CaseProblem, seed: int, plan: GraphPlan | None = None) -> None:
+        plan = plan or plan_sessions(problem, seed)
+        self._rotation = Rotation(problem, seed, plan.sets)
         self._results: dict[int, Any] = {}
-        self._count = max(1, min(_MOST_CALLS, SLICE_NS // measured.call_ns))
+        self._count = plan.launches
         _initialise_cupti()
 
     def take(self, wait_ns: float = 0.0) -> list[float]:
@@ -91,6 +92,20 @@ class KernelTimer:
         self.busy_share = union_ns([(span.start_ns, span.end_ns) for span in spans]) / max(1, sum(durations))
         self.is_parallel = len({span.stream for span in spans}) > 1
         return split(durations, self._count)
+
+
+def plan_sessions(problem: CaseProblem, seed: int, sides: int = 1) -> GraphPlan:
+    """The plan of `kernel` for this variant, by the device's time for a call; sides: as of plan_graphs. Only how many
+    calls a session has, which changes no time, follows from the host's time as well."""
+    measured = measure_set(problem, seed)
+    device_ns = measured.device_ns
+    if device_ns is None:
+        _initialise_cupti()
+        device_ns = max(1000, round(busy_ns(problem.call(problem.data(seed)))[0]))
+    sets, _ = plan_sets(problem, measured.bytes, device_ns, 1, sides)
+    launches = max(1, min(_MOST_CALLS, SLICE_NS // measured.call_ns))
+    calls = plan_eager_calls(problem, measured, device_ns, sides)
+    return GraphPlan(min(sets, measured.prepared_sets), 1, launches, 1, calls, "kernel")
 
 
 @cache
