@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from tests import builders
 from tests.builders import Lab
+from tests.server.test_judge import compare_jobs, judge, rounds
 from tests.server.test_trades import trades
 from warpwatch.contract.measurement import Counter
 from warpwatch.contract.messages import CheckReply
@@ -17,7 +18,10 @@ from warpwatch.contract.words import Status
 from warpwatch.db.reads.trades import TradedCell
 from warpwatch.server.explanation.paired import PairedOutcome
 from warpwatch.server.explanation.trades import find_moved_work
+from warpwatch.server.judge import Judge
 from warpwatch.server.verdicts.held import PairOutcome
+
+__all__ = ["judge"]
 
 SIZES = "n=1024,f32"
 BASE_NS = {"fwd": 4000.0, "fwd_train": 4000.0, "bwd": 4000.0, "step": 8000.0}
@@ -130,3 +134,26 @@ def test_a_commit_that_moves_work_is_told_so_on_its_page(
     assert told in page
     assert "Keeps more memory for the backward pass" in page or "Trades kept memory for speed" in page
     assert trades(client, lab, 0) == []
+
+
+@pytest.mark.parametrize(("timed", "suspected"), [("step", "bwd"), ("fwd", "bwd"), ("step", "fwd")])
+def test_a_trial_of_a_backward_pass_measures_the_step_beside_it(
+    client: TestClient, lab: Lab, judge: Judge, monkeypatch: pytest.MonkeyPatch, timed: str, suspected: str
+) -> None:
+    """History suspects the gain of the backward pass alone, and the step shows that it is none."""
+    monkeypatch.setattr(builders, "CASES", tuple(f"{SIZES},{direction}" for direction in ("fwd", "bwd", "step")))
+    for index, ns in enumerate((20_000.0, 10_000.0)):
+        lab.bench(index, {("v1", f"{SIZES},{suspected}"): ns, ("v1", f"{SIZES},{timed}"): 40_000.0})
+    judge.sweep()
+    (job,) = compare_jobs(client)
+    pairs = [["v1", f"{SIZES},{suspected}"]]
+    has_step = (timed, suspected) == ("step", "bwd")
+    if has_step:
+        pairs.append(["v1", f"{SIZES},step"])
+    assert client.get(f"/api/v1/jobs/{job['id']}").json()["spec"]["pairs"] == pairs
+    lab.compare(job["id"], {("v1", key): rounds(1.0 if key.endswith("step") else 0.5, 40_000.0) for _, key in pairs})
+    judge.sweep()
+    (confirmed,) = client.get("/api/v1/regressions", params={"repository": "kernels"}).json()["items"]
+    assert (confirmed["direction"], confirmed["series"]) == ("faster", 1)
+    told = [row["sentence"] for row in trades(client, lab, 1) if row["kind"] == "moved_work"]
+    assert told == (["backward 2.0× faster, step the same"] if has_step else [])
