@@ -14,8 +14,8 @@ This module imports the standard library only, so that reading a catalogue needs
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -50,9 +50,12 @@ def case(precision: Precision = "f32", direction: Direction = "fwd", layout: str
     return Case(tuple(sizes.items()), precision, direction, layout)
 
 
-def both_directions(*cases: Case) -> tuple[Case, ...]:
-    """Every case given, forward and backward: a gradient is measured as a problem of its own."""
-    return tuple(Case(c.sizes, c.precision, d, c.layout) for c in cases for d in ("fwd", "bwd"))
+def both_directions(*cases: Case, directions: Sequence[Direction] | None = None) -> tuple[Case, ...]:
+    """Every case given, forward (`fwd`) and backward (`bwd`), and the first case as a training step (`step`) as well.
+    directions: of every case, instead of these."""
+    if directions is None:
+        return (*both_directions(*cases, directions=("fwd", "bwd")), *both_directions(*cases[:1], directions=("step",)))
+    return tuple(replace(case, direction=direction) for case in cases for direction in directions)
 
 
 def gap(remedy: str) -> Any:
@@ -119,7 +122,7 @@ class Variant:
         """Why this variant cannot run `case` on `device`; None when it can."""
         if device not in self.devices:
             return f"{self.name} has no implementation for {device}"
-        return self.unsupported(case, device)
+        return self.unsupported(case.as_declared, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +131,19 @@ class Operator:
 
     name -> the name of the operator's file.
     summary -> one line for the operator's page.
-    gradients -> names of the inputs that backward cases differentiate; a missing gradient is wrong.
+    gradients -> names of the inputs that cases of all directions but fwd differentiate; a missing gradient is wrong.
     variants -> filled by the decorator `variant`.
     inputs(case, make) -> dict of keyword arguments for `reference` and every variant. Floating-point tensors
-        named in `gradients` are differentiated in backward cases.
+        named in `gradients` are differentiated in cases of all directions but fwd. This function and those below see
+        cases in the directions fwd and bwd alone: bwd stands for `step` and `fwd_train` as well.
     reference(**inputs) -> Tensor or tuple of Tensors. The harness calls it with float64 copies of the inputs
         and differentiates it; it is the oracle, so it is written for clarity alone. A variant's results must lie on the
         same device as the reference's.
     by_torch(**inputs) -> torch's own implementation, for operators where it errs more than the reference does in the
         case's precision. The tolerance is then widened by its error instead of the reference's.
-    cost(case) -> Cost of that case, in the case's direction.
-    depth(case) -> length of the longest sum behind one output element; tolerances grow with it.
+    cost(case) -> Cost of that case, in the case's direction. That of a step is the sum of both.
+    depth(case) -> length of the longest sum behind one output element, in a backward case of a gradient's element;
+        tolerances grow with it.
     cases -> suite name ("quick", "full") to cases; "full" contains "quick" only where the mapping repeats its cases.
         Cases of the suite "edge" (length 1, empty, odd, tile ± 1) are checked with either of them, and timed only
         where a filter names them.
@@ -184,6 +189,15 @@ class Operator:
             return function
 
         return register
+
+    def cost_of(self, case: Case) -> Cost:
+        """The least work of a case in any direction. A step costs the forward and the backward pass; to record what the
+        backward pass needs is no work of the operator's."""
+        forward, declared = replace(case, direction="fwd"), case.as_declared
+        if case.direction != "step":
+            return self.cost(declared if case.direction == "bwd" else forward)
+        costs = self.cost(forward), self.cost(declared)
+        return Cost(sum(cost.flops for cost in costs), sum(cost.bytes for cost in costs))
 
     def all_cases(self) -> tuple[Case, ...]:
         """Every case of every suite, each once, in order of first appearance."""

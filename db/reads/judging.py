@@ -309,6 +309,17 @@ def list_siblings(session: Session, regression_id: int) -> list[SiblingRegressio
     return fetch(session, SiblingRegression, sql, id=regression_id)
 
 
+def has_series(session: Session, operator_id: int, device_id: int, variant: str, case: str) -> bool:
+    """Whether a variant was ever timed on a case, both by name, on the device."""
+    sql = """
+    SELECT 1 FROM series JOIN variants ON variants.id = series.variant_id JOIN cases ON cases.id = series.case_id
+    WHERE series.operator_id = :operator_id AND series.device_id = :device_id
+      AND variants.name = :variant AND cases.key = :case LIMIT 1
+    """
+    place = {"operator_id": operator_id, "device_id": device_id}
+    return fetch_scalar(session, sql, **place, variant=variant, case=case) is not None
+
+
 def find_trace(session: Session, compare_job_id: int, commit_id: int, series_id: int) -> int | None:
     """The trace that a compare job took of one series at one of its two commits."""
     sql = f"""

@@ -14,13 +14,15 @@ from warpwatch.db.reads.query import fetch
 
 
 class Quantity(StrEnum):
-    """memory: bytes that a call allocates at most at once, its results included. error: the largest relative error of a
-    result of a right check, over what is tolerated. compile: seconds that compilers and linker take for the operator's
-    native library, which all its variants share. energy: joules that an NVIDIA GPU takes for a call, by a profile or by
-    a bench with a large budget. best: the time of the fastest other variant with a right result over the time of this
+    """memory: bytes that a call allocates at most at once, its results included. kept: bytes that a forward pass with
+    gradients keeps until the backward pass, its results included. error: the largest relative error of a result of a
+    right check, over what is tolerated. compile: seconds that compilers and linker take for the operator's native
+    library, which all its variants share. energy: joules that an NVIDIA GPU takes for a call, by a profile or by a
+    bench with a large budget. best: the time of the fastest other variant with a right result over the time of this
     variant, both at one commit in one environment: 1 is as fast, 1.2 is ahead by a fifth."""
 
     MEMORY = "memory"
+    KEPT = "kept"
     ERROR = "error"
     COMPILE = "compile"
     ENERGY = "energy"
@@ -47,11 +49,13 @@ def counter_median(name: str) -> str:
 
 _KINDS = {
     Quantity.MEMORY: "= 'bench'",
+    Quantity.KEPT: "= 'bench'",
     Quantity.ERROR: "= 'check'",
     Quantity.ENERGY: "IN ('bench', 'profile')",
 }
 _VALUES: dict[Quantity, str] = {
     Quantity.MEMORY: counter_median("memory"),
+    Quantity.KEPT: counter_median("kept"),
     # Integers must be exact, so nothing is tolerated there.
     Quantity.ERROR: """(
         SELECT max(CAST(tensor ->> 'relative' AS float) / nullif(CAST(tensor ->> 'tolerance' AS float), 0))

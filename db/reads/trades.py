@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import ALL_COMMITS, on_line, read_line_of
 from warpwatch.db.reads.quantities import counter_median
-from warpwatch.db.reads.query import PRIMARY_METRIC, fetch
+from warpwatch.db.reads.query import PRIMARY_METRIC, fetch, fetch_scalar
 
 MOST_CELLS = 500
 
@@ -21,7 +21,8 @@ class TradedCell:
 
     base, head: details of both checks. change: the time over that of the point before, in one environment and by one
     card; None where there is none. base_bytes, head_bytes: memory of a call at these two points, where it was counted.
-    base_joules, head_joules: energy of a call at this commit, and before it in the same environment and by the same
+    base_kept, head_kept: memory that a forward pass keeps until the backward pass, of the same two. base_joules,
+    head_joules: energy of a call at this commit, and before it in the same environment and by the same
     card, where both were measured.
     """
 
@@ -35,17 +36,21 @@ class TradedCell:
     change: float | None
     base_bytes: float | None
     head_bytes: float | None
+    base_kept: float | None
+    head_kept: float | None
     base_joules: float | None
     head_joules: float | None
 
 
-_MEMORY, _JOULES = counter_median("memory"), counter_median("energy")
+_MEMORY, _KEPT, _JOULES = (counter_median(name) for name in ("memory", "kept", "energy"))
 _CELLS = f"""
 SELECT operators.name AS operator, variants.name AS variant, cases.key AS case, device.kind AS device_kind,
        device.key AS device_key, before.details AS base, head.details AS head,
        timed.median_ns / nullif(previous.median_ns, 0) AS change,
        (SELECT {_MEMORY} FROM results WHERE results.id = previous.result_id) AS base_bytes,
        (SELECT {_MEMORY} FROM results WHERE results.id = timed.result_id) AS head_bytes,
+       (SELECT {_KEPT} FROM results WHERE results.id = previous.result_id) AS base_kept,
+       (SELECT {_KEPT} FROM results WHERE results.id = timed.result_id) AS head_kept,
        metered_before.joules AS base_joules, metered.joules AS head_joules
 FROM (
     SELECT DISTINCT ON (operator_id, variant_id, case_id, device_id) * FROM results
@@ -104,3 +109,14 @@ def list_traded_cells(session: Session, commit_id: int) -> list[TradedCell]:
     """The cells that were right at a commit and before it on its line, at most MOST_CELLS."""
     line = read_line_of(session, commit_id) or ALL_COMMITS
     return fetch(session, TradedCell, _CELLS, commit_id=commit_id, **line.parameters)
+
+
+def find_parent(session: Session, commit_id: int) -> int | None:
+    """The id of the first parent of a commit; None where it has none that is known."""
+    sql = """
+    SELECT parent.id FROM commits
+    JOIN commits AS parent ON parent.repository_id = commits.repository_id AND parent.sha = commits.parent_sha
+    WHERE commits.id = :id
+    """
+    found: int | None = fetch_scalar(session, sql, id=commit_id)
+    return found

@@ -18,6 +18,7 @@ from warpwatch.server.reports.formats import absolute, energy_unit, joules, plur
 
 TITLES = {
     Quantity.MEMORY: "memory of a call",
+    Quantity.KEPT: "memory kept between forward and backward",
     Quantity.ERROR: "largest error, % of what is tolerated",
     Quantity.COMPILE: "compile time of the library",
     Quantity.ENERGY: "energy of a call",
@@ -105,6 +106,7 @@ def quantity_label(rows: Mapping[str, Sequence[QuantityRow]], quantity: Quantity
 def write_quantity(value: float, quantity: Quantity) -> str:
     writers: dict[Quantity, Callable[[float], str]] = {
         Quantity.MEMORY: size,
+        Quantity.KEPT: size,
         Quantity.COMPILE: seconds,
         Quantity.ENERGY: joules,
     }

@@ -16,7 +16,7 @@ LEAST_ARROW = 0.03
 """Changes below this are noise and draw no arrow."""
 CLOSE_CEILINGS, LABEL_SHARE = 2.0, 0.13
 """Ceilings within this factor would have labels on one another; share of the width that a label takes."""
-SYMBOLS = {"fwd": "circle", "bwd": "diamond"}
+SYMBOLS = {"fwd": "circle", "bwd": "diamond", "step": "square", "fwd_train": "triangle-up"}
 """Marker by direction of the case; any other case is a circle."""
 
 

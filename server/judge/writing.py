@@ -6,9 +6,11 @@ Nothing here calls git.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import groupby
 
+from warpwatch.contract.case import parse_case
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, ChangeDirection, JobKind, Purpose, Status, Verdict
 from warpwatch.db.reads import judging
@@ -155,6 +157,9 @@ class VerdictWriter:
 
     def _ask(self, regression: RegressionState, step: AskTrial) -> None:
         session, ids = self.session, self.ids
+        spec = step.spec
+        if step.purpose in (Purpose.CONFIRM, Purpose.PROVE) and self.imported_job_id is None:
+            spec = replace(spec, pairs=self._with_step(spec.pairs))
         trial = NewTrial(
             regression_id=regression.id,
             repository_id=regression.repository_id,
@@ -164,7 +169,7 @@ class VerdictWriter:
             purpose=step.purpose,
             base_commit_id=ids[step.base_sha],
             head_commit_id=ids[step.head_sha],
-            spec=step.spec,
+            spec=spec,
             priority=step.priority,
             merge_commit_id=ids[step.merge_sha] if step.merge_sha is not None else None,
         )
@@ -185,6 +190,20 @@ class VerdictWriter:
         unsettle(session, regression.id)
         if step.purpose == Purpose.CONFIRM and step.kind == JobKind.COMPARE:
             attach_compare_job(session, regression.id, job_id)
+
+    def _with_step(self, pairs: Sequence[tuple[str, str]] | None) -> list[tuple[str, str]] | None:
+        """The pairs, and the training step of the first backward pass among them where that has a series: it shows
+        whether what a pass gained or lost has moved into the other pass."""
+        for variant, key in pairs or ():
+            with suppress(ValueError):
+                case = parse_case(key)
+                pair = variant, replace(case, direction="step").key
+                if case.direction in ("bwd", "fwd_train") and pair not in pairs and self._is_timed(*pair):
+                    return [*pairs, pair]
+        return None if pairs is None else list(pairs)
+
+    def _is_timed(self, variant: str, case: str) -> bool:
+        return judging.has_series(self.session, self.operator_id, self.device_id, variant, case)
 
     def _narrow(self, regression: RegressionState, step: Narrow) -> None:
         session, ids = self.session, self.ids

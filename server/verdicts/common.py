@@ -107,7 +107,7 @@ class _Reading:
     properties: Callable[[set[Any]], Iterable[_Property]]
 
 
-_DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+_DIRECTIONS = {"fwd": "forward", "bwd": "backward", "step": "training step", "fwd_train": "forward training"}
 
 
 def _readings(cells: Sequence[SeriesCell]) -> Iterable[_Reading]:

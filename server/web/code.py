@@ -24,9 +24,8 @@ from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_all_cel
 from warpwatch.db.reads.commits import CommitDetail, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
-from warpwatch.db.reads.trades import list_traded_cells
 from warpwatch.server.explanation.statements import state_cells
-from warpwatch.server.explanation.trades import Trade, find_trades
+from warpwatch.server.explanation.trades import Trade, read_trades
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.history.diffs import CommitSource, read_commit_source
 from warpwatch.server.http.access import Asking
@@ -116,11 +115,14 @@ def get_commits(
 
 @api.get("/commits/{sha}/trades", tags=["code"], responses=documented(404, 422))
 def get_trades(session: Db, sha: Sha, repository: RepositoryName) -> Page[Trade]:
-    """List the costs of a commit: variants whose errors against the oracle grew, whose results differ from call to call
-    now, or whose calls allocate more memory or take more energy, each with the change of its time; variants that became
-    faster come first."""
+    """List the costs of a commit.
+
+    First come variants whose work moved between the forward and the backward pass, as A/B comparisons say. Then those
+    whose errors against the oracle grew, whose results differ from call to call now, or whose calls allocate or keep
+    more memory or take more energy, each with the change of its time: what became faster comes first.
+    """
     commit = _commit_or_404(session, sha, repository)
-    return Page(find_trades(list_traded_cells(session, commit.id)), None)
+    return Page(read_trades(session, commit.id), None)
 
 
 @api.get("/commits/{sha}.csv", tags=["code"], responses=documented(404, 422) | CSV_ANSWER, response_class=Response)

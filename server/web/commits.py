@@ -11,9 +11,8 @@ from warpwatch.db.reads.code import list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
 from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
-from warpwatch.db.reads.trades import list_traded_cells
 from warpwatch.server.explanation.statements import state_cells
-from warpwatch.server.explanation.trades import MOST, find_trades
+from warpwatch.server.explanation.trades import MOST, read_trades
 from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
 from warpwatch.server.figures.lanes import draw_lanes, width_of
 from warpwatch.server.http.problems import not_found
@@ -79,7 +78,7 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         cells=cells,
         statements=statements,
         plot=commit_svg(changed, statements),
-        trades=find_trades(list_traded_cells(page.session, detail.commit.id))[:MOST],
+        trades=read_trades(page.session, detail.commit.id)[:MOST],
         counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS},
         groups=[(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],
     )

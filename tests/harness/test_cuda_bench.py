@@ -15,7 +15,7 @@ from tests.harness.child import Harness
 from tests.harness.test_cheaters import CASE, CASES, CHEATERS, variants
 from tests.harness.twice import twice
 from warpwatch.contract.measurement import METRICS
-from warpwatch.contract.messages import BenchReply, CanaryReply, CeilingsReply
+from warpwatch.contract.messages import BenchReply, CanaryReply, CeilingsReply, CheckReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.worker.harness.bench import bench
@@ -77,6 +77,46 @@ def test_metrics_stand_in_the_order_that_they_must(products: Harness, n: int) ->
     cycles, clock = reply.counters["cycles"], reply.counters["clock"]
     assert cycles.median / clock.median == pytest.approx(medians["graph"], rel=0.03, abs=700)
     assert 0.5 < 1e3 * clock.median / reply.health["after"].get("sm_mhz", 1e3 * clock.median) < 1.1
+
+
+@pytest.mark.parametrize("direction", ["step", "fwd_train"])
+def test_both_passes_of_a_step_are_captured_in_one_graph(products: Harness, direction: str) -> None:
+    case = f"n=256,f32,{direction}"
+    names = {"operator": "product", "case": case}
+    checked = products.ask(CheckReply, "check", variant="good", **names)
+    assert (checked.status, checked.message) == (Status.OK, "")
+    assert {probe.name: probe.status for probe in checked.probes}["graph capture"] == "ok"
+    reply = products.ask(BenchReply, "bench", variant="good", **names)
+    medians = {item.metric: item.median_ns for item in reply.measurements}
+    print(direction, medians, {name: counter.median for name, counter in reply.counters.items()})
+    assert (reply.status, reply.message, tuple(medians)) == (Status.OK, "", METRICS["cuda"])
+    # One product forward and two backward; what is kept is the result, since both factors are inputs.
+    facts = reply.health["testimony"]
+    assert facts["captured_launches"] >= (3 if direction == "step" else 1)
+    assert reply.counters["kept"].median >= 4 * 256**2
+    waiting = products.ask(BenchReply, "bench", variant="waits", **names)
+    assert waiting.status is Status.OK
+    assert "No metric graph" in waiting.message
+    assert [item.metric for item in waiting.measurements] == ["kernel", "cold", "call"]
+
+
+def test_a_step_shows_what_moved_into_the_forward_pass(cache: Path) -> None:
+    """A quarter of the products backward is a gain of four there, none of a step, and the forward pass pays."""
+    child = Harness(CHEATERS.with_name("honest"), cache.parent / "gpu-honest", device="cuda:0")
+    graph = {}
+    for variant in ("chain", "in_forward"):
+        for direction in ("fwd", "bwd", "step", "fwd_train"):
+            case = f"rows=1536,n=2048,f32,{direction}"
+            reply = child.ask(BenchReply, "bench", operator="steps", variant=variant, case=case)
+            assert (reply.status, reply.message) == (Status.OK, "")
+            graph[variant, direction] = next(m.median_ns for m in reply.measurements if m.metric == "graph")
+    assert child.stop() == 0
+    ratios = {name: graph["in_forward", name] / graph["chain", name] for name in ("fwd", "bwd", "step", "fwd_train")}
+    print(graph, ratios)
+    assert ratios["bwd"] < 0.5
+    assert 0.9 < ratios["fwd"] < 1.1
+    assert ratios["step"] > 1.02
+    assert ratios["fwd_train"] > 1.5
 
 
 def test_the_canary_is_near_the_ceilings(products: Harness) -> None:

@@ -21,6 +21,7 @@ CACHES = {
     ("signs", "ends"): "n=384,f32,fwd",
     ("balanced", "digits"): "rows=128,columns=192,f32,fwd",
     ("gradients", "moments"): "n=256,f32,bwd",
+    ("steps", "product"): "n=256,f32,step",
     ("convolved", "bucket_10"): "batch=4,channels=24,size=40,f32,fwd",
 }
 HONEST = {
@@ -29,6 +30,7 @@ HONEST = {
     ("permuted", "sorts"): "rows=16,n=500,f32,fwd",
     ("plans", "split"): "m=48,n=64,k=96,f32,fwd",
     ("signs", "refuses"): "n=64,f32,fwd",
+    ("steps", "in_forward"): "rows=96,n=128,f32,step",
     ("tables", "lazy"): "n=20000,i32,fwd",
 }
 

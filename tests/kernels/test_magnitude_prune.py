@@ -109,6 +109,6 @@ def test_an_impossible_count_is_refused(keep: int) -> None:
 
 
 def test_costs() -> None:
-    forward, backward = both_directions(case("bf16", size=(10, 20), percent=15))
+    forward, backward = both_directions(case("bf16", size=(10, 20), percent=15))[:2]
     assert module.kept(forward) == 30
     assert module.cost(forward).bytes == module.cost(backward).bytes == 200 * (2 + 2 + 1)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 Precision = Literal["f64", "f32", "3xtf32", "tf32", "bf16", "f16", "i32"]
 """3xtf32 is f32 in memory, each number multiplied as a sum of two that tensor cores take: three products instead of
 one."""
 
-Direction = Literal["fwd", "bwd"]
+Direction = Literal["fwd", "bwd", "step", "fwd_train"]
+"""fwd: the forward pass without gradients. bwd: the gradients alone, with the forward pass done beforehand. step: a
+training step, the forward pass with gradients recorded and the backward pass in one call. fwd_train: the forward pass
+of a step alone, cuDNN's forward training."""
+
 Size = int | tuple[int, ...]
 
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -45,6 +49,12 @@ class Case:
         return ",".join(parts)
 
     @property
+    def as_declared(self) -> Case:
+        """The case as the functions of an operator file see it, which know fwd and bwd alone: a direction that records
+        gradients needs the inputs of bwd, and a variant that supports it."""
+        return self if self.direction == "fwd" else replace(self, direction="bwd")
+
+    @property
     def element_bytes(self) -> int:
         return ELEMENT_BYTES[self.precision]
 
@@ -67,7 +77,8 @@ def derive_case(text: str, declared: Sequence[Case]) -> Case:
     """A case of an operator that it does not declare: sizes of the same names as those of a declared case.
 
     text: a key whose sizes may stand in any order, and which may lack precision (that of the first declared case),
-    direction (fwd) and layout. ValueError names what the operator does not know.
+    direction (fwd) and layout. An operator with backward cases has those of every direction. ValueError names what the
+    operator does not know.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     given = dict(_size(part) for part in parts if "=" in part)
@@ -78,6 +89,8 @@ def derive_case(text: str, declared: Sequence[Case]) -> Case:
     options: dict[str, list[str]] = {
         name: list(dict.fromkeys(getattr(case, name) for case in like)) for name in ("precision", "direction", "layout")
     }
+    if "bwd" in options["direction"]:
+        options["direction"] = list(dict.fromkeys([*options["direction"], *DIRECTIONS]))
     chosen = {name: values[0] for name, values in options.items()}
     for word in (part for part in parts if "=" not in part):
         name = next((name for name, values in options.items() if word in values), None)

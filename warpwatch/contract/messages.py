@@ -179,7 +179,8 @@ class BenchReply:
     health: "before", "after" (clocks, temperature, power and throttle reasons, or the load of a CPU), "empty_ns" (what
     a call that does nothing takes by each metric), "notes" (what could not be measured, and why). counters:
     "instructions" of a CPU, where the machine counts them; "cycles" of a GPU and its "clock" meanwhile; "memory", the
-    bytes that torch allocates at most at once for a call; with a large budget "energy", the joules of a call on a GPU
+    bytes that torch allocates at most at once for a call, and "kept", those that a forward pass with gradients keeps
+    until the backward pass; with a large budget "energy", the joules of a call on a GPU
     that counts them, and its "power" meanwhile. A variant that prepares has one more metric, `setup`. fault,
     subjects: as in CheckReply.
     """

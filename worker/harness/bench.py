@@ -122,7 +122,7 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
 
 
 def _bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, progress: Progress) -> BenchReply:
-    cost, kind = problem.operator.cost(problem.case), problem.device.type
+    cost, kind = problem.operator.cost_of(problem.case), problem.device.type
     health = DeviceHealth(problem.device)
     facts: dict[str, Any] = {"empty_ns": empty_ns(problem.device), "before": health.read()}
     begin = problem.turns.now_ns()

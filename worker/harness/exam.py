@@ -102,10 +102,10 @@ def _sit(request: dict[str, Any], operator_name: str, variant_name: str) -> Cand
         case = next((case for case, refusal in refusals.items() if refusal is None), None)
         if case is None:
             return CandidateResult(*names, "not_run", message=next(iter(refusals.values())) or "")
-        arguments = list(operator.inputs(case, SeededMaker(0, device, case.precision)))
+        arguments = list(operator.inputs(case.as_declared, SeededMaker(0, device, case.precision)))
 
         def inputs(seed: int) -> list[Tensor]:
-            return list(operator.inputs(case, SeededMaker(seed, device, case.precision)).values())
+            return list(operator.inputs(case.as_declared, SeededMaker(seed, device, case.precision)).values())
 
         def reference(*tensors: Tensor) -> Any:
             return operator.reference(**dict(zip(arguments, tensors, strict=True)))

@@ -65,8 +65,9 @@ class Oracle:
         self._problem, self._redraw, self._is_measured = problem, redraw, False
         self._data: CaseData | None = data
         oracle = problem.oracle(data)
-        depth, precision = problem.operator.depth(problem.case), problem.case.precision
-        self.expected: dict[str, Expected] = {name: expect(tensor, precision, depth) for name, tensor in oracle.items()}
+        self.expected: dict[str, Expected] = {
+            name: expect(tensor, problem.case.precision, problem.depth(name)) for name, tensor in oracle.items()
+        }
         self._dtypes = {name: expected_dtype(problem, data, name) for name in oracle}
 
     def judge(self, results: dict[str, Tensor]) -> list[TensorError]:
@@ -132,10 +133,12 @@ class Oracle:
     @STOPWATCH.measure(Activity.ORACLE)
     def _measure_choice(self, results: dict[str, Tensor]) -> bool:
         """Lets the inputs whose gradients are larger in `results` than expected win their ties; whether it can."""
-        if not self._problem.backward or any(expected.sensitivity is None for expected in self.expected.values()):
+        gradients = [name for name in results if name.startswith("grad ")]
+        if not gradients or any(expected.sensitivity is None for expected in self.expected.values()):
             return False
         chosen: dict[str, Tensor] = {}
-        for name, result in results.items():
+        for name in gradients:
+            result = results[name]
             size = result.detach().double().abs().nan_to_num(0.0, 0.0, 0.0)
             size = torch.where(size > self.expected[name].oracle.abs(), size, 0.0)
             chosen[name.removeprefix("grad ")] = size / size.max().clamp(min=torch.finfo(torch.float64).tiny)
@@ -143,7 +146,7 @@ class Oracle:
             others = [self._problem.oracle(other) for other in chosen_inputs(self._problem, self._redraw(), chosen)]
         except (RuntimeError, ValueError):
             return False
-        for name in results:
+        for name in gradients:
             expected = self.expected[name]
             assert expected.sensitivity is not None
             borders = [expected.sensitivity.low, expected.sensitivity.high]
@@ -167,7 +170,7 @@ def explain_first(errors: list[TensorError], results: dict[str, Tensor]) -> str 
 
 def expected_dtype(problem: CaseProblem, data: CaseData, name: str) -> torch.dtype:
     """The dtype of a result: an output has that of the reference's output, a gradient that of its input."""
-    if problem.backward:
+    if name.startswith("grad "):
         return dict(data.tensors())[name.removeprefix("grad ")].dtype
     index = int(name[2:-1]) if name != "y" else 0
     return problem.expected[index][1]

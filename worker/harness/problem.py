@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.words import Fault, Status
-from warpwatch.operator import Case, DeviceKind, Operator, Variant
+from warpwatch.operator import Case, DeviceKind, Direction, Operator, Variant
 
 from .failures import Refusal, WrongResultError
 from .turns import STOPWATCH, ChildTurns
@@ -115,7 +115,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class CaseData:
-    """The tensors of one call: keyword arguments, and in backward cases the incoming gradients."""
+    """The tensors of one call: keyword arguments, and the incoming gradients of a call that goes backward."""
 
     inputs: dict[str, Any]
     incoming: tuple[Tensor, ...] = ()
@@ -165,11 +165,57 @@ class CaseData:
         return next((name for (name, now), (_, then) in pairs if not _is_same(now, then)), None)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingStep:
+    """One call of a step: the forward pass with gradients recorded, and the gradients. Returns (outputs, gradients).
+
+    The outputs are detached, so the recorded graph ends with the call, as it does with the loss of a training step.
+    differentiable: the outputs that carry a gradient. explain: raises WrongResultError where the form of the outputs is
+    why autograd fails. It runs after that alone, because it takes as long as a small call. keep_graph: whether what was
+    recorded before the call, by `prepare`, is needed by the next call.
+    """
+
+    forward: partial[Any]
+    differentiable: tuple[int, ...]
+    leaves: tuple[Tensor, ...]
+    incoming: tuple[Tensor, ...]
+    explain: Callable[[Any], object]
+    keep_graph: bool
+
+    def __call__(self) -> tuple[tuple[Any, ...], tuple[Tensor | None, ...]]:
+        returned = self.forward()
+        values = returned if isinstance(returned, (tuple, list)) else (returned,)
+        try:
+            outputs = [values[index] for index in self.differentiable]
+            gradients = torch.autograd.grad(
+                outputs, self.leaves, self.incoming, retain_graph=self.keep_graph, allow_unused=True
+            )
+        except (RuntimeError, IndexError, TypeError, AttributeError):
+            self.explain(returned)
+            raise
+        return tuple(_detached(value) for value in values), gradients
+
+
+def _detached(output: Any) -> Any:
+    """The numbers of an output, in its memory. Anything but a plain tensor stays as it is, for `results` to refuse."""
+    return output.detach() if type(output) is Tensor and not vars(output) else output
+
+
+def keywords_of(call: Callable[[], Any]) -> dict[str, Any]:
+    """The keyword arguments of the forward pass that a call makes."""
+    forward = call.forward if isinstance(call, TrainingStep) else call
+    assert isinstance(forward, partial)
+    return forward.keywords
+
+
 class CaseProblem:
     """A variant on a case on a device.
 
-    Results are dicts from names ("y", "y[1]", "grad x") to tensors: the outputs of a forward case, or the gradients of
-    a backward case. turns: with the other children that use the device.
+    Results are dicts from names ("y", "y[1]", "grad x") to tensors: the outputs of a forward case, the gradients of a
+    backward case, and both of a step. turns: with the other children that use the device.
+
+    records: whether gradients are recorded, in all directions but fwd. backward: whether a call computes the gradients
+    alone, after a forward pass that belongs to the call's inputs.
     """
 
     def __init__(
@@ -180,39 +226,43 @@ class CaseProblem:
         self.variant = variant
         self.case = case
         self.device = device
+        self.records = case.direction != "fwd"
         self.backward = case.direction == "bwd"
+        self._returns_outputs = case.direction != "bwd"
+        self._returns_gradients = case.direction in ("bwd", "step")
 
     def refuse_unsupported(self) -> None:
         """Raises Refusal when the variant does not support this case, or the operator has no gradients for it."""
         kind: DeviceKind = "cuda" if self.device.type == "cuda" else "cpu"
         reason = self.variant.reason_unsupported(self.case, kind)
-        if reason is None and self.backward and (self.case.precision == "i32" or not self.operator.gradients):
+        if reason is None and self.records and (self.case.precision == "i32" or not self.operator.gradients):
             reason = f"{self.operator.name} has no gradients in {self.case.precision}"
         if reason is not None:
             raise Refusal(Status.UNSUPPORTED, reason)
 
     @contextmanager
     def modes(self) -> Iterator[None]:
-        """Records gradients in backward cases only, sets TF32 for the case's precision, and uses a stream of our own.
+        """Records gradients in all directions but fwd, sets TF32 for the case's precision, and uses our own stream.
 
         On a GPU this is not the default stream, so a kernel that ignores the current stream races with its inputs.
         """
         stream = torch.cuda.stream(_work_stream(self.device)) if self.device.type == "cuda" else nullcontext()
-        with precision_switches(self.case.precision), torch.set_grad_enabled(self.backward), stream:
+        with precision_switches(self.case.precision), torch.set_grad_enabled(self.records), stream:
             yield
 
     @STOPWATCH.measure(Activity.INPUTS)
     def data(self, seed: int) -> CaseData:
-        """New inputs from `seed`, and in backward cases new incoming gradients."""
+        """New inputs from `seed`, and new incoming gradients where a call goes backward."""
         inputs = self._inputs(seed)
-        if not self.backward:
+        if not self.records:
+            return CaseData(inputs)
+        for _, leaf in self._leaves(inputs):
+            leaf.requires_grad_()
+        if not self._returns_gradients:
             return CaseData(inputs)
         make = SeededMaker(seed ^ _INCOMING_SEED, self.device, self.case.precision)
         expected = [self.expected[index] for index in self._differentiable]
-        incoming = tuple(make.normal(*shape).to(dtype) for shape, dtype in expected)
-        for _, leaf in self._leaves(inputs):
-            leaf.requires_grad_()
-        return CaseData(inputs, incoming)
+        return CaseData(inputs, tuple(make.normal(*shape).to(dtype) for shape, dtype in expected))
 
     @cached_property
     def expected(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
@@ -223,13 +273,13 @@ class CaseProblem:
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether an output of the reference carries a gradient; asked of backward cases only."""
+        """Whether an output of the reference carries a gradient, in cases that record them."""
         return bool(self._differentiable)
 
     @property
-    def _differentiable(self) -> list[int]:
+    def _differentiable(self) -> tuple[int, ...]:
         """Which outputs of the reference carry a gradient; a mean that a norm returns beside its result has none."""
-        return [index for index, output in enumerate(self._reference_outputs[0]) if output.requires_grad]
+        return tuple(index for index, output in enumerate(self._reference_outputs[0]) if output.requires_grad)
 
     @cached_property
     def _reference_outputs(self) -> tuple[tuple[Tensor, ...], bool]:
@@ -242,10 +292,10 @@ class CaseProblem:
             return self._without_numbers(_widened(inputs)), False
 
     def _without_numbers(self, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
-        leaves = [leaf for _, leaf in self._leaves(inputs)] if self.backward else []
+        leaves = [leaf for _, leaf in self._leaves(inputs)] if self.records else []
         for leaf in leaves:
             leaf.requires_grad_()
-        with torch.set_grad_enabled(self.backward):
+        with torch.set_grad_enabled(self.records):
             outputs = _as_tensors(self.operator.reference(**inputs))
         return tuple(y.detach().to("meta").requires_grad_(y.requires_grad) for y in outputs)
 
@@ -256,7 +306,7 @@ class CaseProblem:
         for _, leaf in self._leaves(wide.inputs):
             leaf.requires_grad_()
         with torch.enable_grad():
-            gradients = self._call(self.operator.reference, wide)()
+            gradients = self._differentiated(self.operator.reference, wide)()
         return {name for name, gradient in zip(self._gradient_names, gradients, strict=True) if gradient is None}
 
     def replaceable(self, data: CaseData) -> CaseData:
@@ -267,8 +317,21 @@ class CaseProblem:
         return CaseData({}, data.incoming) if self.backward else data
 
     def call(self, data: CaseData) -> Callable[[], Any]:
-        """The call that is timed: the forward call, or the gradients alone after one forward run done here."""
-        return self._call(partial(self.variant.function, **self.prepared(data)), data)
+        """The call that is timed: the forward call, a step, or the gradients alone after one forward run done here."""
+        return self._prepared_call(self.prepared(data), data)
+
+    def forward_pass(self, data: CaseData) -> Callable[[], Any]:
+        """The forward pass of a call alone, with gradients recorded in all directions but fwd."""
+        return partial(self.variant.function, **self.prepared(data), **data.inputs)
+
+    def _prepared_call(self, prepared: dict[str, Any], data: CaseData) -> Callable[[], Any]:
+        """The call with what the variant prepared for `data`. Where that carries gradients, its numbers come from those
+        that a training changes, so every step prepares anew."""
+        function, prepare = self.variant.function, self.variant.prepare
+        is_recorded = self.records and any(tensor.requires_grad for _, tensor in named_tensors(prepared))
+        if self.backward or prepare is None or not is_recorded:
+            return self._call(partial(function, **prepared), data)
+        return self._call(lambda **inputs: function(**prepare(**inputs), **inputs), data)
 
     def prepared(self, data: CaseData) -> dict[str, Any]:
         """The keyword arguments that the variant prepares from its inputs; empty for most variants."""
@@ -280,20 +343,33 @@ class CaseProblem:
         Prepared arguments are prepared again and copied in place. When their shapes or plain values differ, a new call
         is returned; otherwise `call` itself.
         """
-        if self.variant.prepare is None or self.backward:
+        if self.variant.prepare is None or self.backward or not keywords_of(call).keys() - data.inputs.keys():
             return call
-        assert isinstance(call, partial)
         fresh = self.prepared(data)
-        old = CaseData({name: call.keywords[name] for name in fresh})
+        old = CaseData({name: keywords_of(call)[name] for name in fresh})
         if not old.fits(CaseData(fresh)):
-            return self._call(partial(self.variant.function, **fresh), data)
+            return self._prepared_call(fresh, data)
         old.overwrite(CaseData(fresh))
         return call
 
     def results(self, returned: Any) -> dict[str, Tensor]:
         """The tensors that a call returned, by name; WrongResultError when one is missing or no plain tensor."""
-        if not self.backward:
-            return _name_outputs(_as_tensors(returned))
+        if not self._returns_gradients:
+            return self._outputs(returned)
+        if not self._returns_outputs:
+            return self._gradients(returned)
+        outputs, gradients = returned
+        return self._outputs(outputs) | self._gradients(gradients)
+
+    def _outputs(self, returned: Any) -> dict[str, Tensor]:
+        named = _name_outputs(_as_tensors(returned))
+        if self.case.direction == "fwd_train":
+            for index, (name, output) in enumerate(named.items()):
+                if index in self._differentiable and not output.requires_grad:
+                    raise _without_gradient(name)
+        return named
+
+    def _gradients(self, returned: tuple[Any, ...]) -> dict[str, Tensor]:
         if len(returned) != len(self._gradient_names):
             message = f"The variant has {len(returned)} gradients, expected {len(self._gradient_names)}"
             raise WrongResultError(message, Fault.WRONG_FORM)
@@ -320,6 +396,11 @@ class CaseProblem:
         self.synchronize()
         return call, results
 
+    def depth(self, name: str) -> int:
+        """The length of the longest sum behind one element of a result."""
+        direction: Direction = "bwd" if name.startswith("grad ") else "fwd"
+        return self.operator.depth(replace(self.case, direction=direction))
+
     def oracle(self, data: CaseData) -> dict[str, Tensor]:
         """The reference's result in float64 on the same inputs; integers keep their type, so that they wrap alike."""
         return self.evaluate_reference(self.widened(data))
@@ -343,8 +424,8 @@ class CaseProblem:
             return None
 
     def own_call(self, data: CaseData) -> Callable[[], Any]:
-        """The forward call behind `own_precision`, without what the harness does around it."""
-        return self._call(self._own_function, self._narrowed(data))
+        """The call behind `own_precision`, without what the harness does around it."""
+        return self._call(self._own_function, self._recorded(self._narrowed(data)))
 
     @property
     def _own_function(self) -> Callable[..., Any]:
@@ -359,37 +440,61 @@ class CaseProblem:
             torch.cuda.synchronize(self.device)
 
     def _evaluate(self, function: Callable[..., Any], data: CaseData) -> dict[str, Tensor]:
-        """The outputs of `function`, or its gradients in a backward case, by name."""
+        """The outputs of `function`, its gradients, or both, by name."""
+        with torch.set_grad_enabled(self.records):
+            returned = self._call(function, self._recorded(data))()
+        leaves = [leaf for _, leaf in self._leaves(data.inputs)]
+
+        def with_zeros(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+            """Autograd returns None for an input that the result does not depend on; its gradient is zero."""
+            return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(gradients, leaves, strict=True))
+
         if self.backward:
-            for _, leaf in self._leaves(data.inputs):
-                leaf.requires_grad_()
-        with torch.set_grad_enabled(self.backward):
-            returned = self._call(function, data)()
-        if self.backward:
-            # Autograd returns None for an input that the result does not depend on; its gradient is zero.
-            leaves = [leaf for _, leaf in self._leaves(data.inputs)]
-            returned = tuple(torch.zeros_like(x) if g is None else g for g, x in zip(returned, leaves, strict=True))
+            returned = with_zeros(returned)
+        elif self._returns_gradients:
+            returned = returned[0], with_zeros(returned[1])
         return {name: tensor.detach() for name, tensor in self.results(returned).items()}
 
+    def _recorded(self, data: CaseData) -> CaseData:
+        """The same data, whose inputs require gradients where the case records them."""
+        if self.records:
+            for _, leaf in self._leaves(data.inputs):
+                leaf.requires_grad_()
+        return data
+
     def _call(self, function: Callable[..., Any], data: CaseData) -> Callable[[], Any]:
-        if not self.backward:
-            return partial(function, **data.inputs)
-        returned = _as_tensors(function(**data.inputs))
+        forward = partial(function, **data.inputs)
+        if not self._returns_gradients:
+            return forward
+        if self.backward:
+            return self._differentiated(function, data)
+        leaves = tuple(leaf for _, leaf in self._leaves(data.inputs))
+        has_prepared = self.variant.prepare is not None
+        explain = partial(self._expect_differentiable, incoming=data.incoming)
+        return TrainingStep(forward, self._differentiable, leaves, data.incoming, explain, has_prepared)
+
+    def _differentiated(self, function: Callable[..., Any], data: CaseData) -> Callable[[], Any]:
+        """The call of the gradients alone, after one forward run of `function`."""
+        outputs = self._expect_differentiable(function(**data.inputs), data.incoming)
+        leaves = [leaf for _, leaf in self._leaves(data.inputs)]
+        return partial(torch.autograd.grad, outputs, leaves, data.incoming, retain_graph=True, allow_unused=True)
+
+    def _expect_differentiable(self, returned: Any, incoming: tuple[Tensor, ...]) -> list[Tensor]:
+        """The outputs that carry a gradient; WrongResultError for any that lacks it, or has another form."""
+        returned = _as_tensors(returned)
         if len(returned) != len(self.expected):
             message = f"The variant returns {len(returned)} tensors, expected {len(self.expected)}"
             raise WrongResultError(message, Fault.WRONG_FORM)
         named = list(_name_outputs(returned).items())
         outputs = [returned[index] for index in self._differentiable]
-        for index, gradient in zip(self._differentiable, data.incoming, strict=True):
+        for index, gradient in zip(self._differentiable, incoming, strict=True):
             name, output = named[index]
             if output.shape != gradient.shape:
                 message = f"{name} has shape {tuple(output.shape)}, expected {tuple(gradient.shape)}"
                 raise WrongResultError(message, Fault.WRONG_FORM, name)
             if not output.requires_grad:
-                message = f"{name} carries no gradient: its backward pass is missing"
-                raise WrongResultError(message, Fault.MISSING_GRADIENT, name)
-        leaves = [leaf for _, leaf in self._leaves(data.inputs)]
-        return partial(torch.autograd.grad, outputs, leaves, data.incoming, retain_graph=True, allow_unused=True)
+                raise _without_gradient(name)
+        return outputs
 
     @cached_property
     def _gradient_names(self) -> list[str]:
@@ -405,7 +510,7 @@ class CaseProblem:
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed_all(seed)
-        return self.operator.inputs(self.case, SeededMaker(seed, self.device, self.case.precision))
+        return self.operator.inputs(self.case.as_declared, SeededMaker(seed, self.device, self.case.precision))
 
 
 class LiveCall:
@@ -448,6 +553,11 @@ class LiveCall:
 @cache
 def _work_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _without_gradient(name: str) -> WrongResultError:
+    message = f"{name} carries no gradient: its backward pass is missing"
+    return WrongResultError(message, Fault.MISSING_GRADIENT, name)
 
 
 @contextmanager

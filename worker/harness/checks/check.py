@@ -44,7 +44,7 @@ def check(problem: CaseProblem, seed: int, opchecked: ProbeHistory, progress: Pr
         live = _replace_inputs(live, problem.data(seed + _SECOND_SEED))
         second, second_errors, oracle = _run_and_judge(problem, live, seed + _SECOND_SEED, Activity.VERIFY)
         if any(not error.right for error in second_errors):
-            _expect_no_repetition(first_copy, second)
+            _expect_no_repetition(first_copy, {e.name: second[e.name] for e in second_errors if not e.right})
             return _wrong(second_errors, second, seed, "; the first call was right, on other inputs")
         _expect_first_results_intact(first, first_copy, live)
         progress(2, 3, "second inputs right")
@@ -53,7 +53,7 @@ def check(problem: CaseProblem, seed: int, opchecked: ProbeHistory, progress: Pr
         third = problem.run(live)
         moved = [name for name in first_copy if not torch.equal(bits(first_copy[name]), bits(third[name]))]
         note = f"Nondeterministic: {', '.join(moved)} differ between two calls on the same inputs" if moved else ""
-        curves = None if problem.backward else problem.operator.curves(problem.case, *first.values())
+        curves = None if problem.records else problem.operator.curves(problem.case, *first.values())
         del first, third, first_copy, live
         context = ProbeContext(problem, seed, problem.data(seed + _SECOND_SEED), oracle, opchecked)
         probes = run_probes(context, progress)
@@ -104,14 +104,14 @@ def _expect_first_results_intact(first: dict[str, Tensor], first_copy: dict[str,
             )
 
 
-def _expect_no_repetition(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
-    """Raises WrongResultError when wrong results are those of the first call, bit for bit."""
-    if all(torch.equal(bits(first[name]), bits(result)) for name, result in second.items()):
-        names = ", ".join(second)
+def _expect_no_repetition(first: dict[str, Tensor], wrong: dict[str, Tensor]) -> None:
+    """Raises WrongResultError when the wrong results of the second call are those of the first, bit for bit."""
+    if all(torch.equal(bits(first[name]), bits(result)) for name, result in wrong.items()):
+        names = ", ".join(wrong)
         message = (
             f"{names} of the second inputs is what the first call returned, bit for bit: the variant caches results"
         )
-        raise WrongResultError(message, Fault.CACHED_RESULT, *second)
+        raise WrongResultError(message, Fault.CACHED_RESULT, *wrong)
 
 
 def _wrong(errors: list[TensorError], results: dict[str, Tensor], seed: int, note: str = "") -> CheckReply:

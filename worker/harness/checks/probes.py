@@ -51,7 +51,8 @@ _OPCHECK_TOLERANCE = 1e-2
 
 
 class ProbeHistory:
-    """The torch operators that this process has put through opcheck, by variant and direction: once is enough."""
+    """The torch operators that this process has put through opcheck, by variant, with and without gradients: once is
+    enough."""
 
     def __init__(self) -> None:
         self._keys: set[tuple[str, ...]] = set()
@@ -157,7 +158,8 @@ class BandedRun:
         """Tests the torch operators of a native variant with torch.library.opcheck: schema, autograd, fake kernel and
         compile.
 
-        Each operator is checked once per variant and direction, with the arguments that the variant gave it.
+        Each operator is checked once per variant, with and without gradients, with the arguments that the variant gave
+        it.
         WrongResultError names operator and test.
         """
         problem = self._context.problem
@@ -165,7 +167,11 @@ class BandedRun:
             raise NotProbedError("It calls no torch operator of its own")
         checked, notes = 0, []
         for operator, (args, kwargs) in self._operators.items():
-            key = (problem.operator.name, problem.variant.name, f"{operator.name()} {problem.case.direction}")
+            key = (
+                problem.operator.name,
+                problem.variant.name,
+                f"{operator.name()} {problem.case.as_declared.direction}",
+            )
             if self._context.opchecked.is_new(*key):
                 notes += _opcheck_one(operator, args, kwargs)
                 checked += 1
@@ -273,7 +279,7 @@ def special_values(context: ProbeContext) -> str:
         for name, result in problem.run(planted).items():
             if result.dtype.is_floating_point and result.shape == oracle[name].shape:
                 judged = result.detach()
-                if problem.backward:
+                if name.startswith("grad "):
                     # No gradient is defined at an input that is not finite.
                     place = dict(planted.tensors())[name.removeprefix("grad ")].detach()
                     judged = torch.where(place.isfinite(), judged, oracle[name].to(judged.dtype))
@@ -309,7 +315,7 @@ def _judge_special(context: ProbeContext, name: str, result: Tensor, oracle: Ten
     not_finite = oracle.isnan() if nan else oracle.isinf()
     swallowed = not_finite & result.isfinite()
     expected = context.oracle.expected[name]
-    if bool(swallowed.any()) and context.problem.backward:
+    if bool(swallowed.any()) and name.startswith("grad "):
         # No gradient is defined beside an input that is not finite: only the incoming ones must come through, and they
         # may go another way beside it, as that of a maximum does.
         finite_inputs = CaseData(context.data.inputs, data.incoming)

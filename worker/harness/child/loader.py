@@ -149,7 +149,7 @@ def describe(operator: Operator) -> OperatorEntry:
 
 def case_entry(operator: Operator, case: Case) -> CaseEntry:
     """The catalogue entry of a case; one that is not declared is of no suite."""
-    cost = operator.cost(case)
+    cost = operator.cost_of(case)
     suites = [name for name, cases in operator.cases.items() if case in cases]
     sizes: dict[str, Any] = {name: list(size) if isinstance(size, tuple) else size for name, size in case.sizes}
     return CaseEntry(

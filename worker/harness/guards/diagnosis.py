@@ -6,7 +6,7 @@ It runs only after a result was wrong, so it may take several more runs of the o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -87,7 +87,8 @@ def explain(
     """
     values = {name: result.detach() for name, result in results.items()}
     judge = Oracle(problem, redraw(), redraw)
-    wrong = next((error for error in judge.judge(results) if not error.right), None)
+    errors = [error for error in judge.judge(results) if not error.right]
+    wrong = next(iter(errors), None)
     if wrong is None:
         return Diagnosis(Fault.UNFINISHED, "; it became right later, so work went on after the call had returned")
     if any(decoys.match(value) for value in values.values()):
@@ -103,10 +104,11 @@ def explain(
             Fault.UNWRITTEN_RESULT, "; it is the poison from before the call, so the variant never wrote it"
         )
     # Where answers hardly depend on the inputs, any answer is close to those of other inputs.
-    is_close_already = all(_is_close(value, judge.expected[name].oracle) for name, value in values.items())
-    for before in () if is_close_already else earlier:
+    stale = {error.name: values[error.name] for error in errors}
+    is_close_already = all(_is_close(value, judge.expected[name].oracle) for name, value in stale.items())
+    for before in () if is_close_already else _with_new_gradients(problem, earlier, redraw):
         oracle = problem.oracle(before)
-        if values.keys() == oracle.keys() and all(_is_close(value, oracle[name]) for name, value in values.items()):
+        if all(_is_close(value, oracle[name]) for name, value in stale.items()):
             text = "; it is right for inputs that were in these buffers before, so the variant caches results"
             return Diagnosis(Fault.CACHED_RESULT, text)
     if _is_right_untimed(problem, redraw):
@@ -121,6 +123,17 @@ def explain(
         text = f"; the thread {running[0]!r} that it started still runs, so it may do the work later"
         return Diagnosis(Fault.UNFINISHED, text, (wrong.name, *running))
     return diagnosis
+
+
+def _with_new_gradients(
+    problem: CaseProblem, earlier: Iterable[CaseData], redraw: Callable[[], CaseData]
+) -> Iterator[CaseData]:
+    """Earlier inputs, in a step also with the current incoming gradients: a variant may keep what its forward pass has
+    computed, and take new gradients through it."""
+    for before in earlier:
+        yield before
+        if problem.case.direction == "step":
+            yield CaseData(before.inputs, redraw().incoming)
 
 
 def _is_close(result: Tensor, oracle: Tensor) -> bool:

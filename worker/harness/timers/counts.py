@@ -31,7 +31,7 @@ from ..problem import CaseProblem
 from .cuda import GraphTimer
 from .energy import measure_energy
 from .graphs import NoMetricError
-from .kernel import peak_bytes
+from .kernel import record_memory
 from .rotation import Rotation
 from .summary import summarize_counts
 
@@ -82,13 +82,23 @@ def count_cycles(timer: GraphTimer, device: torch.device) -> CallCounts:
 
 
 def count_memory(problem: CaseProblem, seed: int, call_ns: float) -> CallCounts:
-    """The bytes that a call allocates at most at once, its results included; call_ns: how long it takes."""
+    """The bytes that a call allocates at most at once, its results included, and the bytes that a forward pass with
+    gradients leaves allocated until the backward pass, its results included. call_ns: how long a call takes."""
     if call_ns > _LONGEST_RECORDED_NS:
         return CallCounts(notes=("No memory count: a call takes too long to record each allocation",))
-    call = problem.call(problem.data(seed))
+    data = problem.data(seed)
+    call = problem.call(data)
     call()
-    most = float(peak_bytes(call, problem.device))
-    return CallCounts({"memory": Counter("bytes", most, most, most, 1)})
+    most, _ = record_memory(call, problem.device)
+    counters = {"memory": _exact_bytes(most)}
+    if problem.records:
+        _, kept = record_memory(problem.forward_pass(data), problem.device)
+        counters["kept"] = _exact_bytes(kept)
+    return CallCounts(counters)
+
+
+def _exact_bytes(count: int) -> Counter:
+    return Counter("bytes", float(count), float(count), float(count), 1)
 
 
 def count_energy(problem: CaseProblem, seed: int, call_ns: float) -> CallCounts:

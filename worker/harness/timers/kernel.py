@@ -4,7 +4,7 @@ CUPTI stamps the start and end of each on the device, so launches, gaps between 
 however short the kernel is. A difference of two timings would have the noise of both. A session takes three
 milliseconds of host time (H200; the first of a process twenty), so a slice is one session over many calls.
 
-`peak_bytes` reads the memory that a call allocates from a session of the same profiler.
+`record_memory` reads the memory that a call allocates from a session of the same profiler.
 """
 
 from __future__ import annotations
@@ -190,9 +190,9 @@ class Profiler(profile):
         return list(results.events())
 
 
-def peak_bytes(call: Callable[[], Any], device: torch.device) -> int:
-    """Bytes on `device` that torch's allocators hold at most during a call, above what they held before it. Results
-    count, and memory that native code takes elsewhere does not."""
+def record_memory(call: Callable[[], Any], device: torch.device) -> tuple[int, int]:
+    """Bytes on `device` that torch's allocators hold (at most during a call, when it has returned), above what they
+    held before it. Results count, and memory that native code takes elsewhere does not."""
     with Profiler(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         result = call()
         if device.type == "cuda":
@@ -204,4 +204,4 @@ def peak_bytes(call: Callable[[], Any], device: torch.device) -> int:
     for event in sorted(events, key=lambda event: event.start_ns()):
         held += event.nbytes()
         most = max(most, held)
-    return most
+    return most, held

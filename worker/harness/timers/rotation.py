@@ -132,7 +132,7 @@ class Rotation:
 
     def spoil(self, result: Any) -> Any:
         """A copy of a result; the original is wiped, so that reused memory holds no right result."""
-        copy = map_tensors(lambda tensor: tensor.detach().clone(), result)
+        copy = map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), result)
         wipe(result, self._addresses)
         return copy
 
