@@ -10,7 +10,7 @@ operator = make_operator("streams", "Runs work on another stream.")
 caught_by = {
     "unjoined": "other_stream",
     "detached": "other_stream",
-    "tf32": "reduced_precision f16",
+    "tf32": "reduced_precision tf32",
 }
 
 
