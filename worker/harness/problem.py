@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -169,8 +170,13 @@ class CaseProblem:
     """A variant on a case on a device.
 
     Results are dicts from names ("y", "y[1]", "grad x") to tensors: the outputs of a forward case, or the gradients of
-    a backward case. turns: with the other children that use the device.
+    a backward case. turns: with the other children that use the device. uses_default_stream: whether the variant
+    launches on CUDA's default stream; None where nobody has looked. is_in_order: whether that and the stream of the
+    problem wait for each other.
     """
+
+    uses_default_stream: bool | None = None
+    is_in_order = False
 
     def __init__(
         self, operator: Operator, variant: Variant, case: Case, device: torch.device, turns: ChildTurns | None = None
@@ -197,7 +203,8 @@ class CaseProblem:
 
         On a GPU this is not the default stream, so a kernel that ignores the current stream races with its inputs.
         """
-        stream = torch.cuda.stream(_work_stream(self.device)) if self.device.type == "cuda" else nullcontext()
+        choose = ordered_stream if self.is_in_order else _work_stream
+        stream = torch.cuda.stream(choose(self.device)) if self.device.type == "cuda" else nullcontext()
         with precision_switches(self.case.precision), torch.set_grad_enabled(self.backward), stream:
             yield
 
@@ -448,6 +455,23 @@ class LiveCall:
 @cache
 def _work_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+_ORDINARY = 0
+"""CU_STREAM_DEFAULT, the kind of stream that waits for the default stream, and that for it. Those of torch do not."""
+
+
+@cache
+def ordered_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream of which CUDA's default stream waits for all earlier work, and which waits for that of the default
+    stream; OSError without a driver."""
+    with torch.cuda.device(device):
+        torch.cuda.synchronize()
+        handle = ctypes.c_void_p()
+        status = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(handle), _ORDINARY)
+        if status != 0 or handle.value is None:
+            raise OSError(f"cuStreamCreate returned {status}")
+        return torch.cuda.ExternalStream(handle.value, device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

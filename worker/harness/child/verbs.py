@@ -6,6 +6,7 @@ import gc
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ from warpwatch.operator import Operator
 
 from ..bench import Prepared, bench
 from ..checks.check import check
+from ..checks.default_stream import judge_in_order, prepare_in_order
 from ..checks.probes import ProbeHistory
 from ..checks.reference import ReferenceChecks
 from ..failures import Refusal, WrongResultError
@@ -111,12 +113,18 @@ class Verbs:
         with watch(self._guard):
             with problem.modes():
                 self._references.expect_usable(problem, request.seed)
-            return check(problem, request.seed, self._opchecked, progress)
+
+            def run() -> CheckReply:
+                opchecked = ProbeHistory() if problem.is_in_order else self._opchecked
+                return check(problem, request.seed, opchecked, progress)
+
+            return judge_in_order(problem, request.seed, run)
 
     def bench(self, request: Request, progress: Progress) -> BenchReply:
         problem = self.problem(request)
         try:
-            return bench(problem, request.seed, request.budget_ns, self._guard, progress)
+            run = partial(bench, problem, request.seed, request.budget_ns, self._guard, progress)
+            return judge_in_order(problem, request.seed, run)
         except WrongResultError:
             # To check every reference would make benches longer; to check those that accuse makes none longer.
             with problem.modes(), watch(self._guard):
@@ -135,7 +143,9 @@ class Verbs:
     def prepare(self, request: Request, _progress: Progress) -> SampleReply:
         self._prepared = None
         slice_ns = request.budget_ns // max(1, request.rounds)
-        self._prepared = Prepared(self.problem(request), request.seed, slice_ns, self._guard, request.plan)
+        problem = self.problem(request)
+        prepare = partial(Prepared, problem, request.seed, slice_ns, self._guard, request.plan)
+        self._prepared = prepare_in_order(problem, request.seed, prepare)
         return SampleReply(Status.OK, self._prepared.note, [], self._prepared.metric, self._prepared.plan)
 
     def sample(self, request: Request, _progress: Progress) -> SampleReply:

@@ -17,9 +17,12 @@ import torch
 from warpwatch.contract.words import Fault, Status
 
 from ..failures import WrongResultError, status_of
+from ..problem import ordered_stream
 from .rotation import no_collection
 
 _UNJOINED = "unjoined work"
+_DEFAULT_STREAM = "legacy stream"
+"""In CUDA's error for a launch on the default stream while a stream is captured that waits for it."""
 
 
 class NoMetricError(Exception):
@@ -75,7 +78,7 @@ def capture(
         results.clear()
         with suppress(RuntimeError):
             torch.cuda.synchronize()
-        _renew_generator()
+        _recover()
         # capture_end fails too after a failed capture; the error before it is the cause.
         cause = error.__context__ or error
         reason = str(cause).splitlines()[0]
@@ -90,8 +93,48 @@ def capture(
     return Capture(graph, results, added, work)
 
 
-def _renew_generator() -> None:
-    """Replaces the state of the generator: after a failed capture it refuses to draw numbers outside one."""
+def launches_on_default_stream(call: Callable[[], Any], device: torch.device) -> bool:
+    """Whether a call launches on CUDA's default stream, as CuTe DSL and SageAttention do whatever stream is current.
+
+    A capture on a stream of torch does not see such a launch, and one on an ordinary stream fails for it. So a call is
+    told by captures on both. False where this driver captures nothing on an ordinary stream.
+    """
+    if not _captures_in_order(device):
+        return False
+    with torch.cuda.stream(ordered_stream(device)):
+        if _refusal(call) is None:
+            return False
+        # Libraries get handles and memory for a stream when they first see it.
+        call()
+        reason = _refusal(call)
+    return reason is not None and (_DEFAULT_STREAM in reason or _refusal(call) is None)
+
+
+@cache
+def _captures_in_order(device: torch.device) -> bool:
+    try:
+        with torch.cuda.stream(ordered_stream(device)):
+            return _refusal(lambda: torch.ones(1024, device=device) + 1) is None
+    except (OSError, AttributeError):
+        return False
+
+
+def _refusal(call: Callable[[], Any]) -> str | None:
+    """Why the current stream cannot capture the call; None where it can, and where memory does not suffice."""
+    try:
+        capture([(0, call)])
+    except (CaptureError, WrongResultError) as error:
+        return str(error)
+    except torch.OutOfMemoryError:
+        return None
+    return None
+
+
+def _recover() -> None:
+    """Undoes what a failed capture leaves behind: an error that the next launch would report as its own, and a state of
+    the generator that refuses to draw numbers outside a capture."""
+    with suppress(RuntimeError):
+        torch.ones(1, device="cuda")
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     with suppress(RuntimeError):
         generator.graphsafe_set_state(generator.clone_state())
