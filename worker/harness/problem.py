@@ -16,6 +16,7 @@ from warpwatch.contract.activities import Activity
 from warpwatch.contract.words import Fault, Status
 from warpwatch.operator import Case, DeviceKind, Operator, Variant
 
+from .driver import cuda_driver
 from .failures import Refusal, WrongResultError
 from .turns import STOPWATCH, ChildTurns
 
@@ -464,13 +465,12 @@ _ORDINARY = 0
 @cache
 def ordered_stream(device: torch.device) -> torch.cuda.Stream:
     """A stream of which CUDA's default stream waits for all earlier work, and which waits for that of the default
-    stream; OSError without a driver."""
+    stream; OSError where the driver makes none."""
     with torch.cuda.device(device):
         torch.cuda.synchronize()
-        handle = ctypes.c_void_p()
-        status = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(handle), _ORDINARY)
-        if status != 0 or handle.value is None:
-            raise OSError(f"cuStreamCreate returned {status}")
+        driver, handle = cuda_driver(), ctypes.c_void_p()
+        if driver is None or driver.cuStreamCreate(ctypes.byref(handle), _ORDINARY) != 0 or handle.value is None:
+            raise OSError("the driver makes no stream")
         return torch.cuda.ExternalStream(handle.value, device)  # type: ignore[no-untyped-call]
 
 

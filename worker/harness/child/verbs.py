@@ -110,14 +110,14 @@ class Verbs:
 
     def check(self, request: Request, progress: Progress) -> CheckReply:
         problem = self.problem(request)
-        with watch(self._guard):
-            with problem.modes():
-                self._references.expect_usable(problem, request.seed)
 
-            def run() -> CheckReply:
-                opchecked = ProbeHistory() if problem.is_in_order else self._opchecked
-                return check(problem, request.seed, opchecked, progress)
+        def run() -> CheckReply:
+            opchecked = ProbeHistory() if problem.is_in_order else self._opchecked
+            return check(problem, request.seed, opchecked, progress)
 
+        # Some settings are those of a stream.
+        with problem.modes(), watch(self._guard):
+            self._references.expect_usable(problem, request.seed)
             return judge_in_order(problem, request.seed, run)
 
     def bench(self, request: Request, progress: Progress) -> BenchReply:

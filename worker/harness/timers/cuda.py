@@ -29,6 +29,7 @@ from warpwatch.contract.words import Fault, LaneUse, Status
 from ..failures import Refusal, WrongResultError
 from ..guards.agreement import ReplayTimes, expect_equal_launches, expect_work_in_replays
 from ..guards.integrity import expect_unaltered
+from ..guards.l2 import reset_persisting_lines
 from ..problem import CaseProblem
 from .graphs import CaptureError, capture, launches_on_default_stream
 from .rotation import Rotation
@@ -122,6 +123,7 @@ class GraphTimer:
         wait_ns: how much longer every launch is made. The slices of all placements together take as long as the pace
         says, or a replay each.
         """
+        reset_persisting_lines()
         return self._next().replay(self.plan.replays, wait_ns)
 
     def take_between(self, before: Callable[[], Any], after: Callable[[], Any]) -> int:
@@ -316,6 +318,7 @@ class CudaColdTimer:
 
         wait_ns: how much longer every call is made.
         """
+        reset_persisting_lines()
         self._longer_ns = wait_ns
         self._rotation.roll()
         return self._slice()

@@ -16,6 +16,7 @@ import torch
 
 from warpwatch.contract.words import Fault, Status
 
+from ..driver import cuda_driver
 from ..failures import WrongResultError, status_of
 from ..problem import ordered_stream
 from .rotation import no_collection
@@ -146,14 +147,6 @@ _KERNEL, _COPY, _FILL, _GRAPH = 0, 1, 2, 4
 """Values of CUgraphNodeType; the last is a graph within the graph."""
 
 
-@cache
-def _driver() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-
-
 class CapturedGraph:
     """The graph that is being captured on the current stream when this is made, for as long as the capture goes on.
 
@@ -165,14 +158,14 @@ class CapturedGraph:
         self._count = ctypes.c_size_t()
 
     def count_nodes(self) -> int | None:
-        driver = _driver()
+        driver = cuda_driver()
         if self._handle is None or driver is None:
             return None
         return None if driver.cuGraphGetNodes(self._handle, None, ctypes.byref(self._count)) else self._count.value
 
     def count_work(self) -> int | None:
         """The kernels, copies and fills among the nodes; None also where a node stands for a graph of its own."""
-        count, driver = self.count_nodes(), _driver()
+        count, driver = self.count_nodes(), cuda_driver()
         if count is None or driver is None:
             return None
         nodes, room = (ctypes.c_void_p * max(count, 1))(), ctypes.c_size_t(count)
@@ -187,7 +180,7 @@ class CapturedGraph:
 
 
 def _captured_handle() -> ctypes.c_void_p | None:
-    driver = _driver()
+    driver = cuda_driver()
     # The symbol of CUDA 11.3; newer drivers keep it for programs that were built with it.
     ask = getattr(driver, "cuStreamGetCaptureInfo_v2", None)
     if ask is None:

@@ -19,6 +19,7 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from ..guards.l2 import reset_persisting_lines
 from ..problem import CaseProblem
 from .cuda import SLICE_NS, measure_set, plan_sets, sleep
 from .graphs import NoMetricError
@@ -62,6 +63,7 @@ class KernelTimer:
 
         wait_ns: how much longer every call is made.
         """
+        reset_persisting_lines()
         self._longer_ns = wait_ns
         self._rotation.roll()
         return self._session()
