@@ -19,7 +19,7 @@ from warpwatch.contract.measurement import Counter, Distribution, Measurement, T
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, KernelResources, ProfileReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest
-from warpwatch.contract.words import JobKind, JobState, Reason, RunState, Status
+from warpwatch.contract.words import Fault, JobKind, JobState, Reason, RunState, Status
 from warpwatch.db.models import (
     BuildRecord,
     CardRecord,
@@ -213,6 +213,7 @@ def _bench(result: ResultRecord, measurements: list[Measurement]) -> BenchReply 
     details = result.details
     if "health" not in details:
         return None
+    missed = details.get(Fault.NOT_CAPTURABLE, [])
     return BenchReply(
         Status(result.status),
         result.message,
@@ -221,6 +222,8 @@ def _bench(result: ResultRecord, measurements: list[Measurement]) -> BenchReply 
         measurements,
         details["health"],
         from_json(dict[str, Counter], details["counters"]),
+        Fault.NOT_CAPTURABLE if missed else None,
+        missed,
     )
 
 

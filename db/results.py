@@ -23,7 +23,7 @@ from warpwatch.contract.measurement import NO_CEILING, Measurement
 from warpwatch.contract.messages import BenchReply, BuildReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.roofline import roofline
-from warpwatch.contract.words import JobKind, Status
+from warpwatch.contract.words import Fault, JobKind, Status
 from warpwatch.db.database import dumps, storable
 from warpwatch.db.errors import OutcomeError
 from warpwatch.db.models import (
@@ -285,6 +285,7 @@ def _details(finding: Finding) -> dict[str, Any]:
             "dropped": {m.metric: m.dropped_reason for m in bench.measurements if m.dropped_reason},
             "distributions": {m.metric: asdict(m.distribution) for m in bench.measurements if m.distribution},
             "counters": {name: asdict(counter) for name, counter in bench.counters.items()},
+            Fault.NOT_CAPTURABLE: bench.subjects if bench.fault is Fault.NOT_CAPTURABLE else [],
         }
     if finding.profile is not None and finding.profile.counters:
         return {"counters": {name: asdict(counter) for name, counter in finding.profile.counters.items()}}

@@ -15,7 +15,7 @@ from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import Measurement
 from warpwatch.contract.messages import BenchReply, CeilingsReply, CheckReply, ProfileReply, SampleReply
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 ROOT = Path(__file__).parent / "gpu_repository"
@@ -103,9 +103,29 @@ def test_what_cannot_be_captured_has_no_graph_metric(gpu: Harness) -> None:
     assert list(by_metric(reply)) == ["kernel", "cold", "call"]
     assert "cannot be captured in a CUDA graph" in reply.message
     assert "No metric launch: every call returned after the device had slept" in reply.message
+    assert (reply.fault, reply.subjects) == (Fault.NOT_CAPTURABLE, ["graph", "hot"])
     print(reply.message)
     # A failed capture does not disturb the next one.
     assert list(by_metric(bench(gpu, "good"))) == ["graph", "kernel", "cold", "hot", "call", "launch"]
+
+
+def test_a_launch_on_the_default_stream_is_no_fault(gpu: Harness) -> None:
+    checked = check(gpu, "on_default_stream")
+    assert checked.status is Status.OK, checked.message
+    reply = bench(gpu, "on_default_stream")
+    metrics = by_metric(reply)
+    print(reply.message, {name: m.median_ns for name, m in metrics.items()})
+    assert {"graph", "hot"}.isdisjoint(metrics)
+    assert {"kernel", "cold", "call"} <= metrics.keys()
+    assert (reply.fault, reply.subjects) == (Fault.NOT_CAPTURABLE, ["graph", "hot"])
+    assert "launches on CUDA's default stream" in reply.message
+    names = {"operator": "product", "variant": "on_default_stream", "case": "n=256,f32,fwd"}
+    assert gpu.ask(SampleReply, "prepare", **names).metric != "graph"
+    for verb in ("sample", "testify", "finish"):
+        sampled = gpu.ask(SampleReply, verb, **names)
+        assert sampled.status is Status.OK, sampled.message
+    # Neither the stream nor the failed captures disturb the next variant.
+    assert bench(gpu, "good").fault is None
 
 
 def test_out_of_memory_frees_what_it_took(gpu: Harness) -> None:

@@ -68,10 +68,10 @@ def is_not_permitted() -> NoReturn:
 def test_a_capture_that_lacks_memory_is_told_from_one_that_cuda_refuses(
     call: Callable[[], Any], kind: type[Exception], ending: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    renewed: list[bool] = []
+    recovered: list[bool] = []
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(ending))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(module, "_renew_generator", lambda: renewed.append(True))
+    monkeypatch.setattr(module, "_recover", lambda: recovered.append(True))
     with pytest.raises(kind):
         capture([(0, call)])
-    assert renewed == [True]
+    assert recovered == [True]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from pathlib import Path
 
 from fastapi.testclient import TestClient
 
@@ -14,8 +15,9 @@ from tests.rewording import stored
 from warpwatch.contract.measurement import Counter
 from warpwatch.contract.messages import BenchReply
 from warpwatch.contract.outcome import Finding
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 from warpwatch.db import registry
+from warpwatch.db.outcomes import list_exported_runs, read_outcome
 from warpwatch.server.figures.result_curves import calls_to_pay
 from warpwatch.server.reports.formats import shape
 from warpwatch.worker.harness.timers.summary import summarize
@@ -72,6 +74,19 @@ def test_a_steady_measurement_says_so_and_one_without_a_distribution_says_nothin
     (result,) = client.get(f"/api/v1/jobs/{old}").json()["results"]
     assert {metric["distribution"] for metric in result["measured"]} == {None}
     assert "too few samples" in client.get(f"/jobs/{old}").text
+
+
+def test_a_variant_that_no_graph_can_hold_says_so_beside_its_status(client: TestClient, lab: Lab) -> None:
+    reply = replace(bench_reply([1000.0] * 30), fault=Fault.NOT_CAPTURABLE, subjects=["graph", "hot"])
+    job = record(lab, {"v1": reply, "v2": bench_reply([1000.0] * 30)})
+    page = client.get(f"/jobs/{job}").text
+    assert page.count('data-fault="not_capturable"') == 1
+    assert "No CUDA graph can hold its launches: no graph, no hot." in page
+    with lab.database.session() as session:
+        (run,) = list_exported_runs(session, lab.repository)
+        found = {finding.variant: finding.bench for finding in read_outcome(session, run, Path()).findings}
+    faults = {name: (bench.fault, bench.subjects) for name, bench in found.items() if bench is not None}
+    assert faults == {"v1": (Fault.NOT_CAPTURABLE, ["graph", "hot"]), "v2": (None, [])}
 
 
 def test_a_set_up_is_held_against_the_fastest_other_variant(client: TestClient, lab: Lab) -> None:

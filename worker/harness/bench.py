@@ -148,7 +148,9 @@ def _bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, 
         measurements.append(setup)
     facts |= {"after": health.read(), "notes": notes, "testimony": dict(testimony.facts)}
     reasons = "; ".join(result.reason for result in results if result.reason)
-    return BenchReply(Status.OK, reasons, int(cost.flops), int(cost.bytes), measurements, facts, dict(counts.counters))
+    reply = BenchReply(Status.OK, reasons, int(cost.flops), int(cost.bytes), measurements, facts, dict(counts.counters))
+    missed = [metric for metric, result in zip(SHARES[kind], results, strict=True) if not result.is_capturable]
+    return replace(reply, fault=Fault.NOT_CAPTURABLE, subjects=missed) if missed else reply
 
 
 def _quiet_to_prepare(problem: CaseProblem) -> AbstractContextManager[None]:
@@ -280,11 +282,13 @@ class _BenchContext:
 
 @dataclass(frozen=True, slots=True)
 class _MetricResult:
-    """The result of measuring one metric. reason: why there are no samples. counts: cycles of `graph`. testimony: times
-    that other timers can contradict."""
+    """The result of measuring one metric. reason: why there are no samples. is_capturable: False where that is because
+    no CUDA graph can hold the launches. counts: cycles of `graph`. testimony: times that other timers can contradict.
+    """
 
     samples: _Samples | None = None
     reason: str = ""
+    is_capturable: bool = True
     counts: CallCounts = field(default_factory=CallCounts)
     testimony: CallTimes = field(default_factory=CallTimes)
 
@@ -323,7 +327,7 @@ def _measure(context: _BenchContext, metric: str, budget: Budget) -> _MetricResu
         testimony = _testify(metric, timer, times, counts)
     except CaptureError as error:
         reason = f"No metric {metric}: the variant cannot be captured in a CUDA graph ({error})"
-        return _MetricResult(reason=reason, counts=counts)
+        return _MetricResult(reason=reason, is_capturable=False, counts=counts)
     except NoMetricError as error:
         return _MetricResult(reason=f"No metric {metric}: {error}", counts=counts)
     if not times:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from warpwatch.contract.activities import Activity
 from warpwatch.contract.words import Fault, Status
 from warpwatch.operator import Case, DeviceKind, Direction, Operator, Variant
 
+from .driver import cuda_driver
 from .failures import Refusal, WrongResultError
 from .turns import STOPWATCH, ChildTurns
 
@@ -215,8 +217,13 @@ class CaseProblem:
     backward case, and both of a step. turns: with the other children that use the device.
 
     records: whether gradients are recorded, in all directions but fwd. backward: whether a call computes the gradients
-    alone, after a forward pass that belongs to the call's inputs.
+    alone, after a forward pass that belongs to the call's inputs. uses_default_stream: whether the variant launches on
+    CUDA's default stream; None where nobody has looked. is_in_order: whether that and the stream of the problem wait
+    for each other.
     """
+
+    uses_default_stream: bool | None = None
+    is_in_order = False
 
     def __init__(
         self, operator: Operator, variant: Variant, case: Case, device: torch.device, turns: ChildTurns | None = None
@@ -246,7 +253,8 @@ class CaseProblem:
 
         On a GPU this is not the default stream, so a kernel that ignores the current stream races with its inputs.
         """
-        stream = torch.cuda.stream(_work_stream(self.device)) if self.device.type == "cuda" else nullcontext()
+        choose = ordered_stream if self.is_in_order else _work_stream
+        stream = torch.cuda.stream(choose(self.device)) if self.device.type == "cuda" else nullcontext()
         with precision_switches(self.case.precision), torch.set_grad_enabled(self.records), stream:
             yield
 
@@ -558,6 +566,22 @@ def _work_stream(device: torch.device) -> torch.cuda.Stream:
 def _without_gradient(name: str) -> WrongResultError:
     message = f"{name} carries no gradient: its backward pass is missing"
     return WrongResultError(message, Fault.MISSING_GRADIENT, name)
+
+
+_ORDINARY = 0
+"""CU_STREAM_DEFAULT, the kind of stream that waits for the default stream, and that for it. Those of torch do not."""
+
+
+@cache
+def ordered_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream of which CUDA's default stream waits for all earlier work, and which waits for that of the default
+    stream; OSError where the driver makes none."""
+    with torch.cuda.device(device):
+        torch.cuda.synchronize()
+        driver, handle = cuda_driver(), ctypes.c_void_p()
+        if driver is None or driver.cuStreamCreate(ctypes.byref(handle), _ORDINARY) != 0 or handle.value is None:
+            raise OSError("the driver makes no stream")
+        return torch.cuda.ExternalStream(handle.value, device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

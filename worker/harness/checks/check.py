@@ -18,6 +18,7 @@ from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.words import Fault, Status
 
 from ..failures import WrongResultError
+from ..guards.digits import describe_digits, find_digits
 from ..oracle import Oracle, explain_first
 from ..problem import CaseData, CaseProblem, Progress, bits, poison_memory
 from ..turns import STOPWATCH
@@ -37,7 +38,7 @@ def check(problem: CaseProblem, seed: int, opchecked: ProbeHistory, progress: Pr
         first, first_errors, oracle = _run_and_judge(problem, live, seed, Activity.WARM_UP)
         first_copy = {name: tensor.clone() for name, tensor in first.items()}
         if any(not error.right for error in first_errors):
-            return _wrong(first_errors, first, seed)
+            return _wrong(problem, oracle, first_errors, first, seed, seed)
         progress(1, 3, "first inputs right")
         # Two oracles at once may not fit into memory beside a large case.
         del oracle
@@ -45,7 +46,8 @@ def check(problem: CaseProblem, seed: int, opchecked: ProbeHistory, progress: Pr
         second, second_errors, oracle = _run_and_judge(problem, live, seed + _SECOND_SEED, Activity.VERIFY)
         if any(not error.right for error in second_errors):
             _expect_no_repetition(first_copy, {e.name: second[e.name] for e in second_errors if not e.right})
-            return _wrong(second_errors, second, seed, "; the first call was right, on other inputs")
+            note = "; the first call was right, on other inputs"
+            return _wrong(problem, oracle, second_errors, second, seed, seed + _SECOND_SEED, note)
         _expect_first_results_intact(first, first_copy, live)
         progress(2, 3, "second inputs right")
         del second
@@ -114,7 +116,21 @@ def _expect_no_repetition(first: dict[str, Tensor], wrong: dict[str, Tensor]) ->
         raise WrongResultError(message, Fault.CACHED_RESULT, *wrong)
 
 
-def _wrong(errors: list[TensorError], results: dict[str, Tensor], seed: int, note: str = "") -> CheckReply:
-    message = f"{explain_first(errors, results)}{note}"
+def _wrong(
+    problem: CaseProblem,
+    oracle: Oracle,
+    errors: list[TensorError],
+    results: dict[str, Tensor],
+    seed: int,
+    drawn_from: int,
+    note: str = "",
+) -> CheckReply:
+    """The reply about wrong results. drawn_from: the seed of the inputs that led to them."""
     wrong = [error.name for error in errors if not error.right]
-    return CheckReply(Status.WRONG, message, seed, errors, fault=Fault.WRONG_VALUES, subjects=wrong)
+    message, first = f"{explain_first(errors, results)}{note}", wrong[0]
+    redraw, exact = partial(problem.data, drawn_from), oracle.expected[first].oracle
+    precision = find_digits(problem, redraw, first, results[first], exact)
+    if precision is None:
+        return CheckReply(Status.WRONG, message, seed, errors, fault=Fault.WRONG_VALUES, subjects=wrong)
+    message += describe_digits(precision)
+    return CheckReply(Status.WRONG, message, seed, errors, fault=Fault.REDUCED_PRECISION, subjects=[precision])

@@ -6,6 +6,7 @@ import gc
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,8 +29,10 @@ from warpwatch.operator import Operator
 
 from ..bench import Prepared, bench, plan_prepared
 from ..checks.check import check
+from ..checks.default_stream import judge_in_order, prepare_in_order
 from ..checks.probes import ProbeHistory
 from ..checks.reference import ReferenceChecks
+from ..checks.rest import IdleTimes, expect_rest
 from ..failures import Refusal, WrongResultError
 from ..guards.integrity import TamperGuard, watch
 from ..problem import CaseProblem, Progress
@@ -66,11 +69,13 @@ class ChildSettings:
 
 
 class Verbs:
-    """Serves requests about one commit on one device. Holds at most one prepared measurement."""
+    """Serves requests about one commit on one device. Holds at most one prepared measurement. idle: is told when a
+    request begins and ends."""
 
     def __init__(self, settings: ChildSettings, turns: ChildTurns | None = None) -> None:
         self._settings = settings
         self._turns = turns or ChildTurns()
+        self.idle = IdleTimes(settings.device)
         # The guard must exist before any code of the commit is imported.
         self._guard = TamperGuard()
         self._loader = Loader(settings.root, settings.operators, self._guard, settings.measured)
@@ -108,15 +113,21 @@ class Verbs:
 
     def check(self, request: Request, progress: Progress) -> CheckReply:
         problem = self.problem(request)
-        with watch(self._guard):
-            with problem.modes():
-                self._references.expect_usable(problem, request.seed)
-            return check(problem, request.seed, self._opchecked, progress)
+
+        def run() -> CheckReply:
+            opchecked = ProbeHistory() if problem.is_in_order else self._opchecked
+            return check(problem, request.seed, opchecked, progress)
+
+        # Some settings are those of a stream.
+        with problem.modes(), watch(self._guard):
+            self._references.expect_usable(problem, request.seed)
+            return judge_in_order(problem, request.seed, run)
 
     def bench(self, request: Request, progress: Progress) -> BenchReply:
         problem = self.problem(request)
         try:
-            return bench(problem, request.seed, request.budget_ns, self._guard, progress)
+            run = partial(bench, problem, request.seed, request.budget_ns, self._guard, progress)
+            return judge_in_order(problem, request.seed, run)
         except WrongResultError:
             # To check every reference would make benches longer; to check those that accuse makes none longer.
             with problem.modes(), watch(self._guard):
@@ -140,8 +151,8 @@ class Verbs:
     def prepare(self, request: Request, _progress: Progress) -> SampleReply:
         self._prepared = None
         problem, slice_ns = self.problem(request), _slice_ns(request)
-        prepared = Prepared(problem, request.seed, slice_ns, self._guard, request.plan, request.metrics)
-        self._prepared = prepared
+        prepare = partial(Prepared, problem, request.seed, slice_ns, self._guard, request.plan, request.metrics)
+        self._prepared = prepared = prepare_in_order(problem, request.seed, prepare)
         return SampleReply(Status.OK, prepared.note, [], prepared.metric, no_launch=prepared.no_launch)
 
     def sample(self, request: Request, _progress: Progress) -> SampleReply:
@@ -159,6 +170,8 @@ class Verbs:
     def finish(self, _request: Request, _progress: Progress) -> SampleReply:
         prepared = self._expect_prepared()
         self._prepared = None
+        if self.idle.is_suspicious:
+            expect_rest(self._settings.device)
         reply = prepared.finish()
         del prepared
         device = self._settings.device

@@ -20,6 +20,7 @@ from warpwatch.contract.words import Fault
 from ..failures import WrongResultError
 from ..oracle import EPSILON, Oracle
 from ..problem import CaseData, CaseProblem
+from .digits import describe_digits, find_digits
 
 _DECOY_BYTES = 4 * 2**20
 """The largest decoy. A larger one would take memory from the variant, and small cases catch the same search."""
@@ -30,8 +31,8 @@ _SYSTEMATIC, _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 0.9, 16, 2**20
 _MOST_OF_IT = 0.5
 """A relative error from which a result has little to do with the oracle."""
 _MOSTLY = 0.9
-_COARSER = {"f64": ("bf16", "f32"), "f32": ("bf16", "f16"), "tf32": ("bf16",)}
-_ROUNDED = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+_COARSER = {"f64": ("bf16", "f32"), "f32": ("bf16", "tf32", "f16"), "tf32": ("bf16",)}
+_ROUNDED = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def explain(
     if _is_right_untimed(problem, redraw):
         text = "; the same call is right when nothing times it, so the variant detects the timer"
         return Diagnosis(Fault.DETECTED_TIMER, text)
-    diagnosis = _lower_precision(problem, values[wrong.name], judge.expected[wrong.name].oracle, wrong)
+    diagnosis = _lower_precision(problem, redraw, values[wrong.name], judge.expected[wrong.name].oracle, wrong)
     # Running threads that the file of the variant has started.
     module = getattr(problem.variant.function, "__module__", None)
     targets = [(thread.name, getattr(thread, "_target", None)) for thread in threading.enumerate()]
@@ -169,15 +170,21 @@ def _is_systematic(result: Tensor, oracle: Tensor) -> bool:
     return float(torch.corrcoef(torch.stack([errors[1:], errors[:-1]]))[0, 1]) > _SYSTEMATIC
 
 
-def _lower_precision(problem: CaseProblem, result: Tensor, oracle: Tensor, error: TensorError) -> Diagnosis:
-    """Names a lower precision that holds every element exactly, or whose rounding explains the size of the error."""
+def _lower_precision(
+    problem: CaseProblem, redraw: Callable[[], CaseData], result: Tensor, oracle: Tensor, error: TensorError
+) -> Diagnosis:
+    """Names a lower precision that holds every element exactly, whose digits the result has, or whose rounding explains
+    the size of the error."""
     coarser = _COARSER.get(problem.case.precision, ())
     if error.relative > _MOST_OF_IT or _is_systematic(result, oracle):
         return Diagnosis(Fault.WRONG_VALUES, subjects=(error.name,))
-    for precision in coarser:
-        if result.numel() > 1 and torch.equal(result.to(_ROUNDED[precision]).to(result.dtype), result):
+    for precision, dtype in _ROUNDED.items():
+        if precision in coarser and result.numel() > 1 and torch.equal(result.to(dtype).to(result.dtype), result):
             text = f"; {precision} holds every element exactly, so the variant computes in {precision}"
             return Diagnosis(Fault.REDUCED_PRECISION, text, (precision,))
+    shown = find_digits(problem, redraw, error.name, result, oracle)
+    if shown is not None:
+        return Diagnosis(Fault.REDUCED_PRECISION, describe_digits(shown), (shown,))
     matching = tuple(name for name in coarser if EPSILON[name] / 16 <= error.relative <= EPSILON[name] * 2)
     if not matching:
         return Diagnosis(Fault.WRONG_VALUES, subjects=(error.name,))

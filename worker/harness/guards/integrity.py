@@ -28,6 +28,7 @@ from warpwatch.contract.words import Fault
 from warpwatch.operator import Operator
 
 from ..failures import WrongResultError
+from . import l2
 
 _TORCH = (
     "_foreach_copy_",
@@ -114,6 +115,7 @@ class TamperGuard:
     """Remembers all bindings as they are now. Make it before any code of the commit is imported."""
 
     def __init__(self) -> None:
+        l2.read_set_aside()
         bindings = [*_library_bindings(), *_harness_bindings()]
         self._bindings = _Bindings(bindings)
         self._timing_bindings = _Bindings([b for b in bindings if b.label.startswith(_TIMING_PREFIXES)])
@@ -220,6 +222,8 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any] | None]] = {
         _set_reduced_sums("allow_bf16_reduced_precision_reduction"),
     ),
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    l2.SET_ASIDE: (l2.read_set_aside, l2.write_set_aside),
+    l2.POLICY: (l2.read_policy, l2.write_policy),
     "torch function modes": (lambda: int(torch._C._len_torch_function_stack()), None),
     "torch dispatch modes": (lambda: int(torch._C._len_torch_dispatch_stack()), None),
 }

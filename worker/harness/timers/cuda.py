@@ -32,8 +32,9 @@ from warpwatch.contract.words import Fault, LaneUse, Status
 from ..failures import Refusal, WrongResultError
 from ..guards.agreement import ReplayTimes, expect_equal_launches, expect_work_in_replays
 from ..guards.integrity import expect_unaltered
+from ..guards.l2 import reset_persisting_lines
 from ..problem import CaseProblem
-from .graphs import CaptureError, capture
+from .graphs import CaptureError, capture, launches_on_default_stream
 from .rotation import Rotation
 
 SLICE_NS = 20_000_000
@@ -62,6 +63,7 @@ _NOTICEABLE_NS = 50_000
 """Larger than the difference between two waits for an idle device."""
 _OTHER_STREAM_SHARE = 0.2
 _PAUSE_SECONDS = 0.002
+_ON_DEFAULT_STREAM = "it launches on CUDA's default stream, which no capture sees"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class GraphTimer:
         wait_ns: how much longer every launch is made. The slices of all placements together take as long as the pace
         says, or a replay each.
         """
+        reset_persisting_lines()
         return self._next().replay(self.plan.replays, wait_ns)
 
     def take_between(self, before: Callable[[], Any], after: Callable[[], Any]) -> int:
@@ -188,6 +191,10 @@ class _Placement:
         for call in self.rotation.calls[:2]:
             call()
         with problem.turns.use(LaneUse.HOST):
+            if problem.uses_default_stream is None:
+                problem.uses_default_stream = launches_on_default_stream(self.rotation.calls[0], problem.device)
+            if problem.uses_default_stream:
+                raise CaptureError(_ON_DEFAULT_STREAM)
             captured = capture(self._calls() * (launches // sets), problem.turns.pause, count=True)
         self._graph, self.results = captured.graph, captured.results
         expect_equal_launches(captured.added, sets)
@@ -306,6 +313,7 @@ class CudaColdTimer:
 
         wait_ns: how much longer every call is made.
         """
+        reset_persisting_lines()
         self._longer_ns = wait_ns
         self._rotation.roll()
         return self._slice()

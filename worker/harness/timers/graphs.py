@@ -16,10 +16,14 @@ import torch
 
 from warpwatch.contract.words import Fault, Status
 
+from ..driver import cuda_driver
 from ..failures import WrongResultError, status_of
+from ..problem import ordered_stream
 from .rotation import no_collection
 
 _UNJOINED = "unjoined work"
+_DEFAULT_STREAM = "legacy stream"
+"""In CUDA's error for a launch on the default stream while a stream is captured that waits for it."""
 
 
 class NoMetricError(Exception):
@@ -75,7 +79,7 @@ def capture(
         results.clear()
         with suppress(RuntimeError):
             torch.cuda.synchronize()
-        _renew_generator()
+        _recover()
         # capture_end fails too after a failed capture; the error before it is the cause.
         cause = error.__context__ or error
         reason = str(cause).splitlines()[0]
@@ -90,8 +94,48 @@ def capture(
     return Capture(graph, results, added, work)
 
 
-def _renew_generator() -> None:
-    """Replaces the state of the generator: after a failed capture it refuses to draw numbers outside one."""
+def launches_on_default_stream(call: Callable[[], Any], device: torch.device) -> bool:
+    """Whether a call launches on CUDA's default stream, as CuTe DSL and SageAttention do whatever stream is current.
+
+    A capture on a stream of torch does not see such a launch, and one on an ordinary stream fails for it. So a call is
+    told by captures on both. False where this driver captures nothing on an ordinary stream.
+    """
+    if not _captures_in_order(device):
+        return False
+    with torch.cuda.stream(ordered_stream(device)):
+        if _refusal(call) is None:
+            return False
+        # Libraries get handles and memory for a stream when they first see it.
+        call()
+        reason = _refusal(call)
+    return reason is not None and (_DEFAULT_STREAM in reason or _refusal(call) is None)
+
+
+@cache
+def _captures_in_order(device: torch.device) -> bool:
+    try:
+        with torch.cuda.stream(ordered_stream(device)):
+            return _refusal(lambda: torch.ones(1024, device=device) + 1) is None
+    except (OSError, AttributeError):
+        return False
+
+
+def _refusal(call: Callable[[], Any]) -> str | None:
+    """Why the current stream cannot capture the call; None where it can, and where memory does not suffice."""
+    try:
+        capture([(0, call)])
+    except (CaptureError, WrongResultError) as error:
+        return str(error)
+    except torch.OutOfMemoryError:
+        return None
+    return None
+
+
+def _recover() -> None:
+    """Undoes what a failed capture leaves behind: an error that the next launch would report as its own, and a state of
+    the generator that refuses to draw numbers outside a capture."""
+    with suppress(RuntimeError):
+        torch.ones(1, device="cuda")
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     with suppress(RuntimeError):
         generator.graphsafe_set_state(generator.clone_state())
@@ -101,14 +145,6 @@ _ACTIVE = 1
 """CU_STREAM_CAPTURE_STATUS_ACTIVE."""
 _KERNEL, _COPY, _FILL, _GRAPH = 0, 1, 2, 4
 """Values of CUgraphNodeType; the last is a graph within the graph."""
-
-
-@cache
-def _driver() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
 
 
 class CapturedGraph:
@@ -122,14 +158,14 @@ class CapturedGraph:
         self._count = ctypes.c_size_t()
 
     def count_nodes(self) -> int | None:
-        driver = _driver()
+        driver = cuda_driver()
         if self._handle is None or driver is None:
             return None
         return None if driver.cuGraphGetNodes(self._handle, None, ctypes.byref(self._count)) else self._count.value
 
     def count_work(self) -> int | None:
         """The kernels, copies and fills among the nodes; None also where a node stands for a graph of its own."""
-        count, driver = self.count_nodes(), _driver()
+        count, driver = self.count_nodes(), cuda_driver()
         if count is None or driver is None:
             return None
         nodes, room = (ctypes.c_void_p * max(count, 1))(), ctypes.c_size_t(count)
@@ -144,7 +180,7 @@ class CapturedGraph:
 
 
 def _captured_handle() -> ctypes.c_void_p | None:
-    driver = _driver()
+    driver = cuda_driver()
     # The symbol of CUDA 11.3; newer drivers keep it for programs that were built with it.
     ask = getattr(driver, "cuStreamGetCaptureInfo_v2", None)
     if ask is None:

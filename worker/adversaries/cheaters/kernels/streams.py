@@ -10,7 +10,8 @@ operator = make_operator("streams", "Runs work on another stream.")
 caught_by = {
     "unjoined": "other_stream",
     "detached": "other_stream",
-    "tf32": "reduced_precision f16",
+    "behind_the_default_stream": "unfinished y",
+    "tf32": "reduced_precision tf32",
 }
 
 
@@ -34,6 +35,14 @@ def honest_joined(a, b):
     return y
 
 
+@operator.variant("honest_default_stream", idea="launches on the default stream, as CuTe DSL does", devices=("cuda",))
+def honest_default_stream(a, b):
+    y = torch.empty_like(a)
+    with torch.cuda.stream(torch.cuda.default_stream()):
+        torch.mm(a, b, out=y)
+    return y
+
+
 @operator.variant("unjoined", idea="uses another stream that the current stream does not wait for", devices=("cuda",))
 def unjoined(a, b):
     y = torch.empty_like(a)
@@ -46,6 +55,19 @@ def unjoined(a, b):
 @operator.variant("detached", idea="uses another stream, and neither stream waits for the other", devices=("cuda",))
 def detached(a, b):
     y = torch.empty_like(a)
+    with torch.cuda.stream(_other()):
+        torch.mm(a, b, out=y)
+    return y
+
+
+@operator.variant(
+    "behind_the_default_stream",
+    idea="uses a stream that waits for the default stream, and that nobody waits for",
+    devices=("cuda",),
+)
+def behind_the_default_stream(a, b):
+    y = torch.empty_like(a)
+    _other().wait_stream(torch.cuda.default_stream())
     with torch.cuda.stream(_other()):
         torch.mm(a, b, out=y)
     return y
