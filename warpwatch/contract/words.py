@@ -24,6 +24,14 @@ class Status(StrEnum):
     SKIPPED = "skipped"
 
 
+class BatchState(StrEnum):
+    """Whether the bits of a row of a result depend on the rows beside it in the batch. None of them is a failure."""
+
+    INVARIANT = "invariant"
+    DEPENDENT = "dependent"
+    NOT_APPLICABLE = "not_applicable"
+
+
 NO_FAILURE = frozenset({Status.OK, Status.UNSUPPORTED, Status.SKIPPED})
 """The statuses that name no failure of a variant."""
 
