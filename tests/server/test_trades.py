@@ -11,17 +11,34 @@ from fastapi.testclient import TestClient
 from tests import builders
 from tests.builders import CASES, Lab
 from warpwatch.contract.environment import Card
-from warpwatch.contract.measurement import Counter, TensorError
+from warpwatch.contract.measurement import BatchRows, Counter, TensorError
 from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.outcome import Finding
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import BatchState, Status
 from warpwatch.server.explanation.trades import LEAST_SHARE
 
 TOLERANCE = 1e-5
 
 
-def check(lab: Lab, index: int, errors: dict[str, float], moving: tuple[str, ...] = ()) -> None:
-    """A check of each variant with this relative error, on two cases, at the commit number `index`."""
+def seconds(**values: float) -> dict[str, Counter]:
+    """Counters that hold one reading each."""
+    return {name: Counter("seconds", value, value, value, 1) for name, value in values.items()}
+
+
+def check(
+    lab: Lab,
+    index: int,
+    errors: dict[str, float],
+    moving: tuple[str, ...] = (),
+    *,
+    changed_rows: int | None = None,
+    counters: dict[str, Counter] | None = None,
+) -> None:
+    """A check of each variant with this relative error, on two cases, at the commit number `index`. changed_rows: of
+    eight, those that depend on the rows beside them; None where it does not apply."""
+    batch = BatchRows(BatchState.NOT_APPLICABLE, note="no rows")
+    if changed_rows is not None:
+        batch = BatchRows(BatchState.DEPENDENT if changed_rows else BatchState.INVARIANT, 8, changed_rows)
     rows = [
         Finding(
             variant,
@@ -31,6 +48,9 @@ def check(lab: Lab, index: int, errors: dict[str, float], moving: tuple[str, ...
                 Status.OK,
                 tensors=[TensorError("y", True, 1.0, 1.0, error, error, 1.0, None, TOLERANCE, [0])],
                 moving=[*moving],
+                differing=3 * len(moving),
+                batch=batch,
+                counters=counters or {},
             ),
         )
         for variant, error in errors.items()
@@ -84,9 +104,9 @@ def test_results_that_differ_from_call_to_call(client: TestClient, lab: Lab) -> 
     assert 'data-trade="determinism"' in page
 
 
-def bench_with_memory(lab: Lab, index: int, ns: float, size: float) -> None:
-    """A bench of one variant on two cases whose calls allocate so many bytes."""
-    counted = {"memory": Counter("bytes", size, size, size, 1)}
+def bench_with_memory(lab: Lab, index: int, ns: float, size: float, name: str = "memory") -> None:
+    """A bench of one variant on two cases whose calls allocate so many bytes. name: of the counter."""
+    counted = {name: Counter("bytes", size, size, size, 1)}
     metric = "graph" if lab.environment.device_kind == "cuda" else "hot"
     reply = builders.bench(builders.measurement(ns, metric), counters=counted)
     rows = [Finding("v1", case, Status.OK, bench=reply) for case in CASES[:2]]
