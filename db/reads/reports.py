@@ -14,6 +14,7 @@ from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.query import IS_UNCHANGED, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.trades import Trade, list_trades
 from warpwatch.db.regressions import CAN_CONFIRM, CULPRIT, IS_SUSPECTED, MERGED_CULPRIT, SUPERSEDED, deciding_rounds
 
 
@@ -112,6 +113,7 @@ class ReportFacts:
     """Everything that a report says of a submission. pending: jobs and verdicts that are still to come.
 
     base_sha: what its commit is held against; None where that is nothing. results: per status, at its own commits.
+    trades: what its newest commit changed beside the times.
     """
 
     submission_id: int
@@ -127,6 +129,7 @@ class ReportFacts:
     faults: list[ResultFact] = field(default_factory=list)
     pairs: list[PairFact] = field(default_factory=list)
     changes: list[ChangeFact] = field(default_factory=list)
+    trades: list[Trade] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,6 +435,10 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         found.pairs.extend(fetch(session, pair, _PAIRS, **parameters))
     if contents.has_changes:
         found.changes.extend(fetch(session, change, _CHANGES, **parameters))
+    if found.head_sha is not None:
+        values = {"sha": found.head_sha, "name": repository}
+        commit_id = fetch_scalar(session, _HEAD_COMMIT, **values)
+        found.trades.extend(list_trades(session, [commit_id]) if commit_id is not None else [])
     if contents.has_patch:
         found.faults.extend(fetch(session, fault, _PATCH_FAULTS, **parameters))
         found.pairs.extend(fetch(session, pair, _PATCH_PAIRS, **parameters))
@@ -440,6 +447,10 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
     return found
 
 
+_HEAD_COMMIT = """
+SELECT commits.id FROM commits JOIN repositories ON repositories.id = commits.repository_id
+WHERE commits.sha = :sha AND repositories.name = :name
+"""
 _CHANGE_FIELDS = tuple(field.name for field in fields(ChangeFact) if field.name != "cell")
 
 

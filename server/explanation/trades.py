@@ -1,14 +1,33 @@
-"""Costs of a commit's speedup: results that are less accurate or differ from call to call, and more memory or
-energy."""
+"""What a commit traded for what: errors, bits that differ, memory, energy, machine code and waiting times, beside the
+time.
+
+Counts and errors are exact, so a difference between neighbouring commits of one environment is one. Energy and waiting
+times are readings of one run each: a waiting time is suspected only, and far outside of its noise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any
+from math import log
+from statistics import median
 
-from warpwatch.db.reads.trades import TradedCell
+from warpwatch.contract.measurement import METRICS
+from warpwatch.contract.words import BatchState, TradeKind
+from warpwatch.db.database import Database
+from warpwatch.db.reads.trades import (
+    Trade,
+    TradedCell,
+    TradedLibrary,
+    TradedWait,
+    TradeFacts,
+    list_next_commits,
+    read_trade_facts,
+)
+from warpwatch.db.trades import save_trades
+from warpwatch.server.reports.formats import change
+from warpwatch.server.reports.wording import trade_words
+from warpwatch.server.verdicts.noise import Reading, detectable, learn
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
 WORSE = 2.0
@@ -17,80 +36,194 @@ LEAST_SHARE = 0.01
 """Part of the tolerance below which an error is as good as none."""
 MORE_MEMORY, LEAST_BYTES = 1.05, 2**20
 """Memory counts as more from this ratio and by this many bytes on: allocators round each tensor up."""
+LEAST_CODE_BYTES = 2**12
+"""Of machine code, which is smaller than what calls allocate."""
 MORE_ENERGY = 1.1
 """Energy counts as more from this ratio on. Nothing tells yet how far two runs of one commit are apart, so it is wide.
 """
+LONGER, LEAST_SECONDS, FEWEST_WAITS = 1.25, 0.1, 3
+"""A waiting time is suspected from this ratio and by so many seconds on, after so many readings before."""
+DETECTABLE = 2.0
+"""And from so many times the change on that history would suspect of a time with the same noise."""
 MOST = 3
 """Trades that one commit's page lists."""
+_MOST_PARTS = 4
+_KEY = ("kind", "operator", "variant", "device_key", "is_worse")
 
 
-class TradeKind(StrEnum):
-    ACCURACY = "accuracy"
-    DETERMINISM = "determinism"
-    MEMORY = "memory"
-    ENERGY = "energy"
+def find_trades(facts: TradeFacts) -> list[Trade]:
+    """One trade per kind, operator, variant, device and direction: its worst case, and how many cases show it. Those
+    that became faster come first, and what was paid before what was gained."""
+    groups: dict[tuple[object, ...], list[Trade]] = {}
+    for trade in _all_trades(facts):
+        groups.setdefault(tuple(getattr(trade, name) for name in _KEY), []).append(trade)
+    found = [
+        replace(max(group, key=_severity), cases=len({trade.case for trade in group})) for group in groups.values()
+    ]
+    return sorted(found, key=lambda trade: (not trade.is_worse, not trade.is_faster, -_severity(trade)))
+
+
+def record_trades(database: Database, commit_id: int, operator_id: int, device_id: int) -> None:
+    """Stores what a commit traded, and what the commits did whose results are held against its results."""
+    place = operator_id, device_id
+    with database.session() as session:
+        for held in (commit_id, *list_next_commits(session, commit_id, *place)):
+            save_trades(session, held, *place, find_trades(read_trade_facts(session, held, *place)))
+
+
+def open_costs(trades: Iterable[Trade]) -> list[Trade]:
+    """The costs that no later commit gave back and nobody accepted, the newest first. trades: of one line, in order of
+    history."""
+    costs: dict[tuple[object, ...], list[Trade]] = {}
+    for trade in trades:
+        key = (trade.kind, trade.operator, trade.variant, trade.device_key)
+        if trade.is_worse:
+            costs.setdefault(key, []).append(trade)
+        elif key in costs:
+            costs[key] = [cost for cost in costs[key] if not _gives_back(trade, cost)]
+    rest = [cost for group in costs.values() for cost in group if cost.accepted_by is None]
+    return sorted((cost for cost in rest if cost.kind != TradeKind.ENERGY), key=lambda cost: -(cost.id or 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Trade:
-    """The worst case of a variant that became worse in one way. change: of its time, head over base; None where it was
-    not timed on both sides. before, after: relative errors of the tensor, or bytes or joules of a call, which are those
-    of no tensor. is_faster: by more than is confirmed."""
+class TradeLine:
+    """What a commit traded, in one line: of the variant that traded most, and how many others traded as well."""
 
-    kind: TradeKind
     operator: str
     variant: str
-    case: str
-    device_key: str
-    tensor: str
-    change: float | None
-    is_faster: bool
-    before: float | None = None
-    after: float | None = None
-    cases: int = 1
+    text: str
+    others: int = 0
+    is_worse: bool = True
 
 
-def find_trades(cells: Iterable[TradedCell]) -> list[Trade]:
-    """One trade per kind, operator, variant and device: its worst case, and how many cases show it. Those that became
-    faster come first."""
-    trades: dict[tuple[str, ...], list[Trade]] = {}
-    for cell in cells:
-        for trade in _trades_of(cell):
-            key = (trade.kind, trade.operator, trade.variant, trade.device_key)
-            trades.setdefault(key, []).append(trade)
-    worst = [max(group, key=_severity) for group in trades.values()]
-    counts = [len({trade.case for trade in group}) for group in trades.values()]
-    found = [replace(trade, cases=count) for trade, count in zip(worst, counts, strict=True)]
-    return sorted(found, key=lambda trade: (not trade.is_faster, -_severity(trade)))
+def summarize_trades(trades: Sequence[Trade]) -> TradeLine | None:
+    """The one line of a commit; None where it changed nothing but its times."""
+    groups: dict[tuple[str, str], list[Trade]] = {}
+    for trade in sorted(trades, key=lambda trade: (not trade.is_worse, not trade.is_faster, -_severity(trade))):
+        groups.setdefault((trade.operator, trade.variant), []).append(trade)
+    if not groups:
+        return None
+    (operator, variant), chosen = next(iter(groups.items()))
+    timed = next((trade for trade in chosen if trade.is_faster), None)
+    parts = [f"{timed.metric} {change(timed.change)}"] if timed is not None else []
+    parts += list(dict.fromkeys(trade_words(trade) for trade in chosen))[:_MOST_PARTS]
+    return TradeLine(operator, variant, ", ".join(parts), len(groups) - 1, any(trade.is_worse for trade in chosen))
+
+
+def traded_text(line: TradeLine | None) -> str | None:
+    """The line as plain text: "softmax v1: hot −12.0 %, memory +30.0 %"."""
+    if line is None:
+        return None
+    place = f"{line.operator} {line.variant}".rstrip()
+    return f"{place}: {line.text}" + (f"; {line.others} more" if line.others else "")
+
+
+def _all_trades(facts: TradeFacts) -> Iterator[Trade]:
+    for cell in facts.cells:
+        yield from _trades_of(cell)
+    for library in facts.libraries:
+        yield from _trades_of_library(library)
+    for wait in facts.waits:
+        yield from _trades_of_wait(wait)
 
 
 def _trades_of(cell: TradedCell) -> Iterator[Trade]:
     limit = thresholds_of(cell.device_kind).confirm_ratio
-    is_faster = cell.change is not None and cell.change < 1 / limit
-    place = (cell.operator, cell.variant, cell.case, cell.device_key)
-    before, after = _tensors(cell.base), _tensors(cell.head)
-    for name in before.keys() & after.keys():
-        old, new = float(before[name]["relative"]), float(after[name]["relative"])
-        floor = LEAST_SHARE * float(after[name]["tolerance"])
-        if new > WORSE * max(old, floor):
-            yield Trade(TradeKind.ACCURACY, *place, name, cell.change, is_faster, old, new)
-    if "moving" in cell.base:
-        for name in sorted(set(cell.head.get("moving", [])) - set(cell.base["moving"])):
-            yield Trade(TradeKind.DETERMINISM, *place, name, cell.change, is_faster)
-    if cell.base_bytes is not None and cell.head_bytes is not None:
-        least = max(MORE_MEMORY * cell.base_bytes, cell.base_bytes + LEAST_BYTES)
-        if cell.head_bytes > least:
-            yield Trade(TradeKind.MEMORY, *place, "", cell.change, is_faster, cell.base_bytes, cell.head_bytes)
+    plain = Trade(
+        TradeKind.MEMORY,
+        cell.operator,
+        cell.variant,
+        cell.case,
+        cell.device_key,
+        "",
+        cell.change,
+        cell.change is not None and cell.change < 1 / limit,
+        metric=METRICS[cell.device_kind][0],
+    )
+    yield from _trades_of_checks(cell, plain)
+    old, new = (
+        {name: counter["median"] for name, counter in counters.items() if counter["unit"] == "bytes"}
+        for counters in (cell.base_counters, cell.head_counters)
+    )
+    for name in old.keys() & new.keys():
+        kind = TradeKind.KEPT if name == "kept" else TradeKind.MEMORY
+        yield from _larger(replace(plain, kind=kind, before=old[name], after=new[name]), LEAST_BYTES)
     if cell.base_joules is not None and cell.head_joules is not None:
         # A slower call takes more energy as well, which its time tells already.
         least = MORE_ENERGY * max(1.0, cell.change or 1.0) * cell.base_joules
         if cell.head_joules > least:
-            yield Trade(TradeKind.ENERGY, *place, "", cell.change, is_faster, cell.base_joules, cell.head_joules)
+            yield replace(plain, kind=TradeKind.ENERGY, before=cell.base_joules, after=cell.head_joules)
 
 
-def _tensors(details: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {tensor["name"]: tensor for tensor in details.get("tensors", [])}
+def _trades_of_checks(cell: TradedCell, plain: Trade) -> Iterator[Trade]:
+    before, after = (
+        {tensor["name"]: tensor for tensor in details.get("tensors", [])} for details in (cell.base, cell.head)
+    )
+    for name in before.keys() & after.keys():
+        old, new = float(before[name]["relative"]), float(after[name]["relative"])
+        floor = LEAST_SHARE * float(after[name]["tolerance"])
+        if max(old, new) > WORSE * max(min(old, new), floor):
+            yield replace(plain, kind=TradeKind.ACCURACY, tensor=name, before=old, after=new, is_worse=new > old)
+    if "moving" in cell.base and "moving" in cell.head:
+        counted = {"before": cell.base.get("differing"), "after": cell.head.get("differing")}
+        if any(value is None for value in counted.values()):
+            counted = {}
+        for name in sorted(set(cell.head["moving"]) - {*cell.base["moving"], *cell.moved}):
+            yield replace(plain, kind=TradeKind.DETERMINISM, tensor=name, **counted)
+        if cell.base["moving"] and not cell.head["moving"]:
+            yield replace(plain, kind=TradeKind.DETERMINISM, tensor=cell.base["moving"][0], is_worse=False, **counted)
+    base, head = cell.base.get("batch") or {}, cell.head.get("batch") or {}
+    states = {base.get("state"), head.get("state")}
+    if states == {BatchState.INVARIANT, BatchState.DEPENDENT}:
+        old, new = (rows["changed"] / max(rows["rows"], 1) for rows in (base, head))
+        yield replace(plain, kind=TradeKind.BATCH, before=old, after=new, is_worse=new > old)
+
+
+def _trades_of_library(library: TradedLibrary) -> Iterator[Trade]:
+    plain = Trade(TradeKind.CODE, library.operator, "", "", library.device_key, "", None, is_faster=False)
+    yield from _larger(replace(plain, before=library.base_bytes, after=library.head_bytes), LEAST_CODE_BYTES)
+
+
+def _larger(trade: Trade, least_bytes: int) -> Iterator[Trade]:
+    """The trade where one of its values is larger than the other."""
+    assert trade.before is not None
+    assert trade.after is not None
+    small, large = sorted((trade.before, trade.after))
+    if large > max(MORE_MEMORY * small, small + least_bytes):
+        yield replace(trade, is_worse=trade.after > trade.before)
+
+
+def _trades_of_wait(wait: TradedWait) -> Iterator[Trade]:
+    """What history would suspect of a time with this noise and then some: one reading per run, taken on a busy host."""
+    if len(wait.earlier) < FEWEST_WAITS:
+        return
+    level = median(wait.earlier)
+    readings = [Reading(-place, -place, 0, *(value * 1e9,) * 3) for place, value in enumerate(wait.earlier)]
+    least = max(LONGER, 1 + DETECTABLE * detectable(learn(readings, wait.device_kind), wait.device_kind))
+    ratio = max(wait.seconds / level, level / wait.seconds)
+    if ratio > least and abs(wait.seconds - level) > LEAST_SECONDS:
+        place = TradeKind(wait.kind), wait.operator, wait.variant, wait.case, wait.device_key, ""
+        yield Trade(
+            *place,
+            change=None,
+            is_faster=False,
+            before=level,
+            after=wait.seconds,
+            is_worse=wait.seconds > level,
+            is_exact=False,
+        )
 
 
 def _severity(trade: Trade) -> float:
-    return trade.after / max(trade.before, 1e-300) if trade.after is not None and trade.before is not None else 0.0
+    """How far the values of a trade are apart, by their logarithms."""
+    if trade.kind in (TradeKind.DETERMINISM, TradeKind.BATCH) or trade.before is None or trade.after is None:
+        return 0.0
+    return abs(log(max(trade.after, 1e-300) / max(trade.before, 1e-300)))
+
+
+def _gives_back(gain: Trade, cost: Trade) -> bool:
+    """Whether a later gain leaves less of a cost than would count as one."""
+    if gain.kind in (TradeKind.DETERMINISM, TradeKind.BATCH):
+        return True
+    least = WORSE if gain.kind == TradeKind.ACCURACY else MORE_MEMORY if cost.is_exact else LONGER
+    return _severity(cost) - _severity(gain) <= log(least)

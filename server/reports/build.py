@@ -11,6 +11,7 @@ from typing import Any
 
 from warpwatch.contract.words import Reason, StatementDirection, StatementKind, StatementSource
 from warpwatch.db.reads.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
+from warpwatch.server.explanation.trades import summarize_trades, traded_text
 from warpwatch.server.reports.formats import plural
 from warpwatch.server.reports.model import (
     ERRORS,
@@ -87,6 +88,7 @@ def _report(facts: ReportFacts, address: str, rows: list[ReportRow], compared: i
         created_at=facts.created_at,
         rows=rows[:MAX_ROWS],
         left_out=max(len(rows) - MAX_ROWS, 0),
+        traded=traded_text(summarize_trades(facts.trades)),
     )
 
 

@@ -24,9 +24,9 @@ from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_all_cel
 from warpwatch.db.reads.commits import CommitDetail, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
-from warpwatch.db.reads.trades import list_traded_cells
+from warpwatch.db.reads.trades import Trade, read_trade_facts
 from warpwatch.server.explanation.statements import state_cells
-from warpwatch.server.explanation.trades import Trade, find_trades
+from warpwatch.server.explanation.trades import find_trades
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.history.diffs import CommitSource, read_commit_source
 from warpwatch.server.http.access import Asking
@@ -116,11 +116,11 @@ def get_commits(
 
 @api.get("/commits/{sha}/trades", tags=["code"], responses=documented(404, 422))
 def get_trades(session: Db, sha: Sha, repository: RepositoryName) -> Page[Trade]:
-    """List the costs of a commit: variants whose errors against the oracle grew, whose results differ from call to call
-    now, or whose calls allocate more memory or take more energy, each with the change of its time; variants that became
-    faster come first."""
+    """List what a commit changed beside its times, each with the change of its time: errors against the oracle, results
+    that differ from call to call, rows that depend on others, memory, machine code, energy, and waiting times, which
+    are suspected only. What is worse comes first, of that variants that became faster."""
     commit = _commit_or_404(session, sha, repository)
-    return Page(find_trades(list_traded_cells(session, commit.id)), None)
+    return Page(find_trades(read_trade_facts(session, commit.id)), None)
 
 
 @api.get("/commits/{sha}.csv", tags=["code"], responses=documented(404, 422) | CSV_ANSWER, response_class=Response)

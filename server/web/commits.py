@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from fastapi import APIRouter, Request, Response
 
-from warpwatch.db.reads.code import list_commits
+from warpwatch.db.reads.code import CommitRow, list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
 from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
-from warpwatch.db.reads.trades import list_traded_cells
+from warpwatch.db.reads.trades import Trade, list_trades, read_trade_facts
 from warpwatch.server.explanation.statements import state_cells
-from warpwatch.server.explanation.trades import MOST, find_trades
+from warpwatch.server.explanation.trades import MOST, TradeLine, find_trades, summarize_trades
 from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
 from warpwatch.server.figures.lanes import draw_lanes, width_of
 from warpwatch.server.http.problems import not_found
@@ -47,10 +47,20 @@ def commits(page: PageScope, before: Before = None, branch: Branch = None) -> Re
         commits=rows,
         graph=graph,
         culprits=list_culprits(page.session, [row.id for row in rows.items]),
+        traded=_traded(page, rows.items),
         graph_width=width_of(graph),
         shown=line.name,
         before=before,
     )
+
+
+def _traded(page: PageScope, rows: Sequence[CommitRow]) -> dict[str, TradeLine]:
+    """One line for each commit that changed more than its times, by its id."""
+    trades: dict[str | None, list[Trade]] = {}
+    for trade in list_trades(page.session, [row.id for row in rows]):
+        trades.setdefault(trade.commit_sha, []).append(trade)
+    lines = {row.sha: summarize_trades(trades.get(row.sha, [])) for row in rows}
+    return {sha: line for sha, line in lines.items() if line is not None}
 
 
 @router.get("/commits/{sha}")
@@ -65,6 +75,7 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
     changed = list_cells(page.session, detail.commit, CellFilter.CHANGED, operator, None, MOST_ROWS).items
     statements = state_cells(page.session, detail.commit, [*cells.items, *changed])
     tallies = [tally for tally in detail.operators if operator in (None, tally.operator)]
+    trades = find_trades(read_trade_facts(page.session, detail.commit.id))
     return page.page(
         "commit.html",
         json=query(address, **filters),
@@ -79,7 +90,9 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         cells=cells,
         statements=statements,
         plot=commit_svg(changed, statements),
-        trades=find_trades(list_traded_cells(page.session, detail.commit.id))[:MOST],
+        trades=trades,
+        traded=summarize_trades(trades),
+        most_trades=MOST,
         counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS},
         groups=[(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],
     )

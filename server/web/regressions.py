@@ -21,6 +21,7 @@ from warpwatch.db.reads.lines import read_line
 from warpwatch.db.reads.previews import ChangePreview, list_previews
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.query import Page as Listed
+from warpwatch.db.reads.trades import Trade, list_trades_of_line
 from warpwatch.db.regressions import (
     NOBODY,
     RegressionDetail,
@@ -35,6 +36,7 @@ from warpwatch.db.triage import FIELDS, triage
 from warpwatch.server.explanation.cases import CaseGroup, CaseView, sort_cases
 from warpwatch.server.explanation.causes import CauseView, find_cause
 from warpwatch.server.explanation.events import with_common
+from warpwatch.server.explanation.trades import open_costs
 from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.dot_plot import cases_svg
 from warpwatch.server.figures.sparklines import change_sparkline, status_strip
@@ -111,10 +113,19 @@ def regressions(
         before=before,
         today=date.today(),
         year=(datetime.now(UTC) - timedelta(days=365)).date().isoformat(),
+        costs=_costs(page, filters.tab),
         all_branches=filters.branch == ALL_BRANCHES,
         device_names=names,
         options=_options(list_choices(page.session, page.repository.id), asked, names),
     )
+
+
+def _costs(page: PageScope, tab: str | None) -> list[Trade]:
+    """What commits cost beside the time: what is exact is open, and what is timed is suspected."""
+    if page.repository is None or tab not in (InboxTab.OPEN, InboxTab.SUSPECTED):
+        return []
+    costs = open_costs(list_trades_of_line(page.session, page.repository.id, page.line))
+    return [cost for cost in costs if cost.is_exact == (tab == InboxTab.OPEN)]
 
 
 def _choose_tab(filters: Filters) -> None:

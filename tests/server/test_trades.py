@@ -124,8 +124,9 @@ def test_memory_for_speed(client: TestClient, lab: Lab, before: float, after: fl
     bench_with_memory(lab, 1, 8_000.0, after)
     rows = trades(client, lab, 1)
     assert [(row["kind"], row["before"], row["after"], row["cases"], row["is_faster"]) for row in rows] == (
-        [("memory", before, after, 2, True)] if told else []
+        [("memory", before, after, 2, True)] if told or after < before else []
     )
+    assert all(row["is_worse"] == told for row in rows)
     page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
     assert ("Trades memory for speed" in page) == told
 
