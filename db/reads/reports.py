@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -435,21 +435,19 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         found.pairs.extend(fetch(session, pair, _PAIRS, **parameters))
     if contents.has_changes:
         found.changes.extend(fetch(session, change, _CHANGES, **parameters))
-    if found.head_sha is not None:
-        values = {"sha": found.head_sha, "name": repository}
-        commit_id = fetch_scalar(session, _HEAD_COMMIT, **values)
-        found.trades.extend(list_trades(session, [commit_id]) if commit_id is not None else [])
     if contents.has_patch:
         found.faults.extend(fetch(session, fault, _PATCH_FAULTS, **parameters))
         found.pairs.extend(fetch(session, pair, _PATCH_PAIRS, **parameters))
         for status, count in session.execute(text(_PATCH_STATUSES), parameters):
             found.results[status] = count
-    return found
+    return replace(found, trades=list_trades(session, session.scalars(text(_HEAD_COMMIT), parameters).all()))
 
 
 _HEAD_COMMIT = """
-SELECT commits.id FROM commits JOIN repositories ON repositories.id = commits.repository_id
-WHERE commits.sha = :sha AND repositories.name = :name
+SELECT jobs.commit_id FROM jobs JOIN commits ON commits.id = jobs.commit_id
+JOIN submissions ON submissions.id = jobs.submission_id
+WHERE jobs.submission_id = :id AND jobs.commit_id IS DISTINCT FROM submissions.base_commit_id
+ORDER BY commits.ordinal DESC, commits.id DESC LIMIT 1
 """
 _CHANGE_FIELDS = tuple(field.name for field in fields(ChangeFact) if field.name != "cell")
 

@@ -266,10 +266,14 @@ LEFT JOIN cases ON cases.id = trades.case_id
 """
 
 
+def _trade(kind: str, **columns: Any) -> Trade:
+    return Trade(TradeKind(kind), **columns)
+
+
 def list_trades(session: Session, commit_ids: Collection[int]) -> list[Trade]:
     """What was found of these commits."""
     sql = f"SELECT {_COLUMNS} {_JOINS} WHERE trades.commit_id = ANY(:ids) ORDER BY trades.id"
-    return fetch(session, Trade, sql, ids=list(commit_ids))
+    return fetch(session, _trade, sql, ids=list(commit_ids))
 
 
 def list_trades_of_line(session: Session, repository_id: int, line: HistoryLine) -> list[Trade]:
@@ -282,22 +286,23 @@ def list_trades_of_line(session: Session, repository_id: int, line: HistoryLine)
     ) AS newest ON newest.id = trades.id
     ORDER BY commits.ordinal, trades.id
     """
-    return fetch(session, Trade, sql, repository_id=repository_id, **line.parameters)
+    return fetch(session, _trade, sql, repository_id=repository_id, **line.parameters)
 
 
 _NEXT = f"""
 SELECT DISTINCT next.commit_id FROM unnest(ARRAY['check', 'bench', 'profile']) AS kind CROSS JOIN LATERAL (
-    SELECT results.commit_id FROM results
+    SELECT results.commit_id FROM results JOIN runs ON runs.id = results.run_id JOIN jobs ON jobs.id = runs.job_id
     WHERE results.operator_id = :operator_id AND results.device_id = :device_id AND results.kind = kind.kind
       AND results.ordinal > (SELECT ordinal FROM commits WHERE id = :commit_id) AND {on_line("results.commit_id")}
+      AND jobs.judged_at IS NOT NULL
     ORDER BY results.ordinal, results.id LIMIT 1
 ) AS next
 """
 
 
 def list_next_commits(session: Session, commit_id: int, operator_id: int, device_id: int) -> list[int]:
-    """The commits after one on its line whose results of an operator on a device are held against those of the
-    former."""
+    """The commits after one on its line whose results of an operator on a device are held against its results, and were
+    judged before."""
     line = read_line_of(session, commit_id) or ALL_COMMITS
     values = {"commit_id": commit_id, "operator_id": operator_id, "device_id": device_id, **line.parameters}
     return fetch(session, lambda commit_id: commit_id, _NEXT, **values)

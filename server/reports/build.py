@@ -11,7 +11,6 @@ from typing import Any
 
 from warpwatch.contract.words import Reason, StatementDirection, StatementKind, StatementSource
 from warpwatch.db.reads.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
-from warpwatch.server.explanation.trades import summarize_trades, traded_text
 from warpwatch.server.reports.formats import plural
 from warpwatch.server.reports.model import (
     ERRORS,
@@ -23,6 +22,7 @@ from warpwatch.server.reports.model import (
     ReportRowKind,
     exit_code,
 )
+from warpwatch.server.reports.wording import summarize_trades, traded_text
 from warpwatch.server.reports.words import change_text
 from warpwatch.server.verdicts.held import classify
 from warpwatch.server.verdicts.statements import Statement

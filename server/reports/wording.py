@@ -7,6 +7,8 @@ It stands apart from the formats of numbers, which the command line uses where n
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from markupsafe import Markup
@@ -41,7 +43,10 @@ from warpwatch.server.verdicts.statements import (
     state_outcome,
     state_regression,
 )
+from warpwatch.server.verdicts.trades import importance
 
+_MOST_PARTS = 4
+"""Of the line on what a commit traded."""
 _QUOTED = re.compile(r"`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
 _ARROWS = {
     StatementDirection.SLOWER: "▲",
@@ -195,6 +200,39 @@ def trade_values(trade: Trade) -> str:
         return f"{share(trade.before)} → {share(trade.after)} of rows"
     write = size if trade.kind in _TRADED_BYTES else seconds if trade.kind in _TRADED_WAITS else joules
     return f"{write(trade.before)} → {write(trade.after)}"
+
+
+@dataclass(frozen=True, slots=True)
+class TradeLine:
+    """What a commit traded, in one line: of the variant that traded most, and how many others traded as well."""
+
+    operator: str
+    variant: str
+    text: str
+    others: int = 0
+    is_worse: bool = True
+
+
+def summarize_trades(trades: Sequence[Trade]) -> TradeLine | None:
+    """The one line of a commit; None where it changed nothing but its times."""
+    groups: dict[tuple[str, str], list[Trade]] = {}
+    for trade in sorted(trades, key=importance):
+        groups.setdefault((trade.operator, trade.variant), []).append(trade)
+    if not groups:
+        return None
+    (operator, variant), chosen = next(iter(groups.items()))
+    timed = next((trade for trade in chosen if trade.is_faster), None)
+    parts = [f"{timed.metric} {change(timed.change)}"] if timed is not None else []
+    parts += list(dict.fromkeys(trade_words(trade) for trade in chosen))[:_MOST_PARTS]
+    return TradeLine(operator, variant, ", ".join(parts), len(groups) - 1, any(trade.is_worse for trade in chosen))
+
+
+def traded_text(line: TradeLine | None) -> str | None:
+    """The line as plain text: "softmax v1: hot −12.0 %, memory +30.0 %"."""
+    if line is None:
+        return None
+    place = f"{line.operator} {line.variant}".rstrip()
+    return f"{place}: {line.text}" + (f"; {line.others} more" if line.others else "")
 
 
 FILTERS = (

@@ -26,7 +26,6 @@ from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.reads.trades import Trade, read_trade_facts
 from warpwatch.server.explanation.statements import state_cells
-from warpwatch.server.explanation.trades import find_trades
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.history.diffs import CommitSource, read_commit_source
 from warpwatch.server.http.access import Asking
@@ -46,6 +45,7 @@ from warpwatch.server.http.service import (
 )
 from warpwatch.server.intake.repositories import NewRepository, register
 from warpwatch.server.verdicts.statements import Statement
+from warpwatch.server.verdicts.trades import find_trades
 
 api = APIRouter()
 _REMEDY = "submit it first, or use a longer prefix of its SHA"

@@ -13,13 +13,14 @@ from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
 from warpwatch.db.reads.trades import Trade, list_trades, read_trade_facts
 from warpwatch.server.explanation.statements import state_cells
-from warpwatch.server.explanation.trades import MOST, TradeLine, find_trades, summarize_trades
 from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
 from warpwatch.server.figures.lanes import draw_lanes, width_of
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Branch, Config
 from warpwatch.server.intake.filters import ALL_BRANCHES
 from warpwatch.server.reports.formats import natural, variant_order
+from warpwatch.server.reports.wording import TradeLine, summarize_trades
+from warpwatch.server.verdicts.trades import find_trades
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName, Sha, get_commit_source
 from warpwatch.server.web.render import PageScope, query, render
@@ -27,6 +28,8 @@ from warpwatch.server.web.render import PageScope, query, render
 router = APIRouter()
 CELLS = 100
 """Cells on one page of a commit."""
+MOST_TRADES = 3
+"""Costs that the page of a commit lists."""
 COUNTS = ("cells", "failing", "changed", "right", "wrong")
 
 
@@ -92,7 +95,7 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         plot=commit_svg(changed, statements),
         trades=trades,
         traded=summarize_trades(trades),
-        most_trades=MOST,
+        most_trades=MOST_TRADES,
         counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS},
         groups=[(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],
     )

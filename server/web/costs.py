@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.trades import Trade, list_trades_of_line
 from warpwatch.db.trades import accept_trade
-from warpwatch.server.explanation.trades import open_costs
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Branch, Db, line_or_404, repository_or_404
 from warpwatch.server.intake.triage import MAX_NAME
+from warpwatch.server.verdicts.trades import open_costs
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.render import PageScope
 
@@ -36,7 +36,7 @@ def accept_form(
     return RedirectResponse("/regressions" + ("?tab=suspected" if tab == "suspected" else "") + "#costs", 303)
 
 
-class CostAcceptance(BaseModel):
+class CostPatch(BaseModel):
     """Who accepts a cost."""
 
     model_config = ConfigDict(extra="forbid")
@@ -54,6 +54,6 @@ def get_costs(session: Db, repository: RepositoryName, branch: Branch = None) ->
 
 
 @api.post("/costs/{trade_id}/accept", status_code=204, responses=documented(404, 422))
-def accept_cost(session: Db, trade_id: TradeId, body: CostAcceptance) -> None:
+def accept_cost(session: Db, trade_id: TradeId, body: CostPatch) -> None:
     """Accept a cost: it leaves the inbox and stays at its commit."""
     accept_trade(session, trade_id, body.author)

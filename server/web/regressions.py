@@ -36,7 +36,6 @@ from warpwatch.db.triage import FIELDS, triage
 from warpwatch.server.explanation.cases import CaseGroup, CaseView, sort_cases
 from warpwatch.server.explanation.causes import CauseView, find_cause
 from warpwatch.server.explanation.events import with_common
-from warpwatch.server.explanation.trades import open_costs
 from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.dot_plot import cases_svg
 from warpwatch.server.figures.sparklines import change_sparkline, status_strip
@@ -56,6 +55,7 @@ from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_er
 from warpwatch.server.reports.formats import state_name
 from warpwatch.server.reports.wording import change_headline, change_tone
 from warpwatch.server.verdicts.statements import Statement, state_change
+from warpwatch.server.verdicts.trades import open_costs
 from warpwatch.server.web.choices import name_devices
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.evidence import EvidenceTab, read_tab

@@ -7,26 +7,14 @@ times are readings of one run each: a waiting time is suspected only, and far ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import log
 from statistics import median
 
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.words import BatchState, TradeKind
-from warpwatch.db.database import Database
-from warpwatch.db.reads.trades import (
-    Trade,
-    TradedCell,
-    TradedLibrary,
-    TradedWait,
-    TradeFacts,
-    list_next_commits,
-    read_trade_facts,
-)
-from warpwatch.db.trades import save_trades
-from warpwatch.server.reports.formats import change
-from warpwatch.server.reports.wording import trade_words
+from warpwatch.db.reads.trades import Trade, TradedCell, TradedLibrary, TradedWait, TradeFacts
 from warpwatch.server.verdicts.noise import Reading, detectable, learn
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
@@ -45,9 +33,6 @@ LONGER, LEAST_SECONDS, FEWEST_WAITS = 1.25, 0.1, 3
 """A waiting time is suspected from this ratio and by so many seconds on, after so many readings before."""
 DETECTABLE = 2.0
 """And from so many times the change on that history would suspect of a time with the same noise."""
-MOST = 3
-"""Trades that one commit's page lists."""
-_MOST_PARTS = 4
 _KEY = ("kind", "operator", "variant", "device_key", "is_worse")
 
 
@@ -57,18 +42,13 @@ def find_trades(facts: TradeFacts) -> list[Trade]:
     groups: dict[tuple[object, ...], list[Trade]] = {}
     for trade in _all_trades(facts):
         groups.setdefault(tuple(getattr(trade, name) for name in _KEY), []).append(trade)
-    found = [
-        replace(max(group, key=_severity), cases=len({trade.case for trade in group})) for group in groups.values()
-    ]
-    return sorted(found, key=lambda trade: (not trade.is_worse, not trade.is_faster, -_severity(trade)))
+    found = [replace(max(group, key=distance), cases=len({trade.case for trade in group})) for group in groups.values()]
+    return sorted(found, key=importance)
 
 
-def record_trades(database: Database, commit_id: int, operator_id: int, device_id: int) -> None:
-    """Stores what a commit traded, and what the commits did whose results are held against its results."""
-    place = operator_id, device_id
-    with database.session() as session:
-        for held in (commit_id, *list_next_commits(session, commit_id, *place)):
-            save_trades(session, held, *place, find_trades(read_trade_facts(session, held, *place)))
+def importance(trade: Trade) -> tuple[bool, bool, float]:
+    """Sort key: what was paid, of that for speed, of that the most."""
+    return not trade.is_worse, not trade.is_faster, -distance(trade)
 
 
 def open_costs(trades: Iterable[Trade]) -> list[Trade]:
@@ -83,39 +63,6 @@ def open_costs(trades: Iterable[Trade]) -> list[Trade]:
             costs[key] = [cost for cost in costs[key] if not _gives_back(trade, cost)]
     rest = [cost for group in costs.values() for cost in group if cost.accepted_by is None]
     return sorted((cost for cost in rest if cost.kind != TradeKind.ENERGY), key=lambda cost: -(cost.id or 0))
-
-
-@dataclass(frozen=True, slots=True)
-class TradeLine:
-    """What a commit traded, in one line: of the variant that traded most, and how many others traded as well."""
-
-    operator: str
-    variant: str
-    text: str
-    others: int = 0
-    is_worse: bool = True
-
-
-def summarize_trades(trades: Sequence[Trade]) -> TradeLine | None:
-    """The one line of a commit; None where it changed nothing but its times."""
-    groups: dict[tuple[str, str], list[Trade]] = {}
-    for trade in sorted(trades, key=lambda trade: (not trade.is_worse, not trade.is_faster, -_severity(trade))):
-        groups.setdefault((trade.operator, trade.variant), []).append(trade)
-    if not groups:
-        return None
-    (operator, variant), chosen = next(iter(groups.items()))
-    timed = next((trade for trade in chosen if trade.is_faster), None)
-    parts = [f"{timed.metric} {change(timed.change)}"] if timed is not None else []
-    parts += list(dict.fromkeys(trade_words(trade) for trade in chosen))[:_MOST_PARTS]
-    return TradeLine(operator, variant, ", ".join(parts), len(groups) - 1, any(trade.is_worse for trade in chosen))
-
-
-def traded_text(line: TradeLine | None) -> str | None:
-    """The line as plain text: "softmax v1: hot −12.0 %, memory +30.0 %"."""
-    if line is None:
-        return None
-    place = f"{line.operator} {line.variant}".rstrip()
-    return f"{place}: {line.text}" + (f"; {line.others} more" if line.others else "")
 
 
 def _all_trades(facts: TradeFacts) -> Iterator[Trade]:
@@ -165,13 +112,13 @@ def _trades_of_checks(cell: TradedCell, plain: Trade) -> Iterator[Trade]:
         if max(old, new) > WORSE * max(min(old, new), floor):
             yield replace(plain, kind=TradeKind.ACCURACY, tensor=name, before=old, after=new, is_worse=new > old)
     if "moving" in cell.base and "moving" in cell.head:
-        counted = {"before": cell.base.get("differing"), "after": cell.head.get("differing")}
-        if any(value is None for value in counted.values()):
-            counted = {}
+        counted = replace(plain, kind=TradeKind.DETERMINISM)
+        if cell.base.get("differing") is not None and cell.head.get("differing") is not None:
+            counted = replace(counted, before=cell.base["differing"], after=cell.head["differing"])
         for name in sorted(set(cell.head["moving"]) - {*cell.base["moving"], *cell.moved}):
-            yield replace(plain, kind=TradeKind.DETERMINISM, tensor=name, **counted)
+            yield replace(counted, tensor=name)
         if cell.base["moving"] and not cell.head["moving"]:
-            yield replace(plain, kind=TradeKind.DETERMINISM, tensor=cell.base["moving"][0], is_worse=False, **counted)
+            yield replace(counted, tensor=cell.base["moving"][0], is_worse=False)
     base, head = cell.base.get("batch") or {}, cell.head.get("batch") or {}
     states = {base.get("state"), head.get("state")}
     if states == {BatchState.INVARIANT, BatchState.DEPENDENT}:
@@ -214,7 +161,7 @@ def _trades_of_wait(wait: TradedWait) -> Iterator[Trade]:
         )
 
 
-def _severity(trade: Trade) -> float:
+def distance(trade: Trade) -> float:
     """How far the values of a trade are apart, by their logarithms."""
     if trade.kind in (TradeKind.DETERMINISM, TradeKind.BATCH) or trade.before is None or trade.after is None:
         return 0.0
@@ -226,4 +173,4 @@ def _gives_back(gain: Trade, cost: Trade) -> bool:
     if gain.kind in (TradeKind.DETERMINISM, TradeKind.BATCH):
         return True
     least = WORSE if gain.kind == TradeKind.ACCURACY else MORE_MEMORY if cost.is_exact else LONGER
-    return _severity(cost) - _severity(gain) <= log(least)
+    return distance(cost) - distance(gain) <= log(least)
