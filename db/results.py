@@ -274,8 +274,8 @@ def _record_findings(s: Session, scope: _Scope, findings: list[Finding]) -> None
 
 
 def _details(finding: Finding) -> dict[str, Any]:
-    """The data that is stored beside status and message: the errors of a check; the cost, health and counters of a
-    bench; the counters of a profile."""
+    """The data that is stored beside status and message: the errors, bits and counters of a check; the cost, health and
+    counters of a bench; the counters of a profile."""
     if finding.bench is not None:
         bench = finding.bench
         return {
@@ -291,8 +291,10 @@ def _details(finding: Finding) -> dict[str, Any]:
         return {"counters": {name: asdict(counter) for name, counter in finding.profile.counters.items()}}
     if finding.check is not None:
         check = to_json(finding.check)
-        drawn = {"curves": check["curves"]} if finding.check.curves is not None else {}
-        return {name: check[name] for name in ("seed", "tensors", "probes", "moving")} | drawn
+        further = ("curves", "differing", "batch", "counters")
+        return {name: check[name] for name in ("seed", "tensors", "probes", "moving")} | {
+            name: check[name] for name in further if check[name] not in (None, {})
+        }
     return {}
 
 

@@ -20,6 +20,8 @@ _POINTS = """
 UPDATE all_points SET is_struck_out = :struck
 WHERE result_id = ANY(ARRAY(SELECT id FROM all_results WHERE run_id = :run))
 """
+# The judge finds them anew from what counts then.
+_TRADES = "DELETE FROM trades WHERE commit_id = :commit AND operator_id = :operator AND device_id = :device"
 _COMPARISONS = "UPDATE all_comparisons SET is_struck_out = :struck WHERE run_id = :run"
 
 # What such a trial decided is open again.
@@ -102,7 +104,7 @@ def _lock(s: Session, job_id: int) -> dict[str, Any]:
 
 
 def _mark(s: Session, values: dict[str, Any], *, struck: bool) -> None:
-    for statement in (_RESULTS, _POINTS, _COMPARISONS):
+    for statement in (_RESULTS, _POINTS, _COMPARISONS, _TRADES):
         s.execute(text(statement), values | {"struck": struck})
     s.execute(text("UPDATE runs SET statuses = NULL WHERE id = :run"), values)
     commits = "SELECT DISTINCT commit_id FROM all_results WHERE run_id = :run"

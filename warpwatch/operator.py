@@ -152,6 +152,9 @@ class Operator:
     curves(case, *outputs) -> Curves to draw of a right result in a forward case, or None.
     uses -> operators whose libraries the native variants call, by default this one alone. A list replaces the default:
         name this operator in it as well if it has a library.
+    batch -> the size of a case that counts independent rows, the leading dimension of inputs and results. A check runs
+        some of them as a smaller batch, and says whether their bits stay the same. Where it is empty, a check takes a
+        size that the cases vary.
     timeout_factor -> how many times WARPWATCH_CASE_TIMEOUT a variant may take for one of its cases, 1 to 10; for
         references that take minutes.
     """
@@ -169,6 +172,7 @@ class Operator:
     no_special_values: str = ""
     curves: Callable[..., Curves | None] = lambda case, *outputs: None
     uses: tuple[str, ...] = ()
+    batch: str = ""
     timeout_factor: float = 1.0
     variants: dict[str, Variant] = field(default_factory=dict)
 

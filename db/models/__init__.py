@@ -27,6 +27,7 @@ from warpwatch.db.models.results import (
     TraceChunkRecord,
     TraceKernelRecord,
     TraceRecord,
+    TradeRecord,
     TrendRecord,
 )
 from warpwatch.db.models.verdicts import (
@@ -83,6 +84,7 @@ __all__ = [
     "TraceChunkRecord",
     "TraceKernelRecord",
     "TraceRecord",
+    "TradeRecord",
     "TrendRecord",
     "TrialRecord",
     "VariantRecord",

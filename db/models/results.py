@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, Connection, ForeignKey, Index, UniqueCon
 from sqlalchemy.orm import Mapped, mapped_column
 
 from warpwatch.contract.measurement import LONGEST_NS, SHORTEST_NS
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Status, TradeKind
 from warpwatch.db.models.base import Base, created, one_of
 
 COUNTING = ("results", "points", "comparisons")
@@ -188,6 +188,50 @@ class BuildRecord(Base):
     code_hash: Mapped[str] = mapped_column(server_default="")
     """Fingerprint of all machine code in the library; empty where it is unknown."""
     built_at: Mapped[datetime] = created()
+
+
+class TradeRecord(Base):
+    """What a commit changed for a variant beside its time, so that lists of commits need not compare all their results.
+
+    Written by the judge from the results that count; see db.reads.trades.Trade. variant_id and case_id are null where
+    it concerns the operator's library.
+    """
+
+    __tablename__ = "trades"
+    __table_args__ = (
+        one_of("kind", TradeKind),
+        UniqueConstraint(
+            "commit_id",
+            "operator_id",
+            "device_id",
+            "variant_id",
+            "kind",
+            "is_worse",
+            name="uq_trades_place",
+            postgresql_nulls_not_distinct=True,
+        ),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
+    operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"), index=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"), index=True)
+    variant_id: Mapped[int | None] = mapped_column(ForeignKey("variants.id", ondelete="CASCADE"), index=True)
+    case_id: Mapped[int | None] = mapped_column(ForeignKey("cases.id", ondelete="CASCADE"), index=True)
+    kind: Mapped[str]
+    is_worse: Mapped[bool]
+    is_exact: Mapped[bool]
+    is_faster: Mapped[bool]
+    tensor: Mapped[str]
+    metric: Mapped[str]
+    before: Mapped[float | None]
+    after: Mapped[float | None]
+    change: Mapped[float | None]
+    """Of the time, head over base."""
+    cases: Mapped[int]
+    accepted_by: Mapped[str | None]
+    """Who said that the cost may stay."""
+    accepted_at: Mapped[datetime | None]
+    found_at: Mapped[datetime] = created()
 
 
 class BundleRecord(Base):

@@ -14,17 +14,25 @@ from warpwatch.db.reads.query import fetch
 
 
 class Quantity(StrEnum):
-    """memory: bytes that a call allocates at most at once, its results included. kept: bytes that a forward pass with
-    gradients keeps until the backward pass, its results included. error: the largest relative error of a result of a
-    right check, over what is tolerated. compile: seconds that compilers and linker take for the operator's native
-    library, which all its variants share. energy: joules that an NVIDIA GPU takes for a call, by a profile or by a
-    bench with a large budget. best: the time of the fastest other variant with a right result over the time of this
-    variant, both at one commit in one environment: 1 is as fast, 1.2 is ahead by a fifth."""
+    """memory: bytes that a call allocates at most at once, its results included. kept: bytes that a forward call keeps
+    for its gradients. code: bytes of machine code in the operator's native library. error: the largest relative error
+    of a result of a right check, over what is tolerated. differing: elements whose bits differ between two calls on the
+    same inputs. rows: share of the rows whose bits depend on the rows beside them. compile: seconds that compilers and
+    linker take for the operator's native library, which all its variants share. load: seconds until the operator's file
+    and library are loaded in a new process. first_call: seconds of the first call of the variant there. energy: joules
+    that an NVIDIA GPU takes for a call, by a profile or by a bench with a large budget. best: the time of the fastest
+    other variant with a right result over the time of this variant, both at one commit in one environment: 1 is as
+    fast, 1.2 is ahead by a fifth."""
 
     MEMORY = "memory"
     KEPT = "kept"
+    CODE = "code"
     ERROR = "error"
+    DIFFERING = "differing"
+    ROWS = "rows"
     COMPILE = "compile"
+    LOAD = "load"
+    FIRST_CALL = "first_call"
     ENERGY = "energy"
     BEST = "best"
 
@@ -47,30 +55,50 @@ def counter_median(name: str) -> str:
     return f"CAST(results.details -> 'counters' -> '{name}' ->> 'median' AS float)"
 
 
+CODE_BYTES = """(
+    SELECT CASE WHEN bool_and(CAST(kernel ->> 'code_bytes' AS bigint) > 0)
+                THEN CAST(sum(CAST(kernel ->> 'code_bytes' AS bigint)) AS float) END
+    FROM jsonb_array_elements(builds.resources) AS kernel)"""
+"""SQL for the bytes of machine code of a row of `builds`; NULL where a part of it is not known."""
+PER_LIBRARY = frozenset({Quantity.COMPILE, Quantity.CODE})
+"""Quantities of the native library, which all variants of an operator share."""
 _KINDS = {
     Quantity.MEMORY: "= 'bench'",
     Quantity.KEPT: "= 'bench'",
     Quantity.ERROR: "= 'check'",
+    Quantity.DIFFERING: "= 'check'",
+    Quantity.ROWS: "= 'check'",
+    Quantity.LOAD: "IN ('bench', 'check')",
+    Quantity.FIRST_CALL: "IN ('bench', 'check')",
     Quantity.ENERGY: "IN ('bench', 'profile')",
 }
 _VALUES: dict[Quantity, str] = {
     Quantity.MEMORY: counter_median("memory"),
     Quantity.KEPT: counter_median("kept"),
+    Quantity.DIFFERING: "CAST(results.details ->> 'differing' AS float)",
+    Quantity.ROWS: """CAST(results.details -> 'batch' ->> 'changed' AS float)
+        / nullif(CAST(results.details -> 'batch' ->> 'rows' AS float), 0)""",
+    Quantity.LOAD: counter_median("load"),
+    Quantity.FIRST_CALL: counter_median("first_call"),
     # Integers must be exact, so nothing is tolerated there.
     Quantity.ERROR: """(
         SELECT max(CAST(tensor ->> 'relative' AS float) / nullif(CAST(tensor ->> 'tolerance' AS float), 0))
         FROM jsonb_array_elements(results.details -> 'tensors') AS tensor)""",
     Quantity.ENERGY: counter_median("energy"),
 }
-_BUILDS = f"""
-SELECT DISTINCT ON (commits.ordinal, builds.commit_id)
-       commits.ordinal, builds.commit_id, builds.environment_id, builds.compile_seconds AS value
-FROM series JOIN builds ON builds.operator_id = series.operator_id
-     JOIN environments ON environments.id = builds.environment_id AND environments.device_id = series.device_id
-     JOIN commits ON commits.id = builds.commit_id
-WHERE series.id = :series_id AND builds.status = 'ok' AND {on_line("builds.commit_id")}
-ORDER BY commits.ordinal DESC, builds.commit_id DESC, builds.id DESC LIMIT :limit
-"""
+
+
+def _builds(value: str) -> str:
+    return f"""
+    SELECT DISTINCT ON (commits.ordinal, builds.commit_id)
+           commits.ordinal, builds.commit_id, builds.environment_id, {value} AS value
+    FROM series JOIN builds ON builds.operator_id = series.operator_id
+         JOIN environments ON environments.id = builds.environment_id AND environments.device_id = series.device_id
+         JOIN commits ON commits.id = builds.commit_id
+    WHERE series.id = :series_id AND builds.status = 'ok' AND {on_line("builds.commit_id")}
+    ORDER BY commits.ordinal DESC, builds.commit_id DESC, builds.id DESC LIMIT :limit
+    """
+
 
 # The other variants are read at once and grouped: a look at each of them at every commit would be thousands.
 _BEST = f"""
@@ -96,7 +124,11 @@ FROM points JOIN best USING (ordinal, commit_id, environment_id)
 WHERE points.series_id = :series_id AND points.median_ns > 0 AND {on_line("points.commit_id")}
 ORDER BY points.ordinal DESC, points.commit_id DESC, points.id DESC LIMIT :limit
 """
-_SOURCES = {Quantity.COMPILE: _BUILDS, Quantity.BEST: _BEST}
+_SOURCES = {
+    Quantity.COMPILE: _builds("builds.compile_seconds"),
+    Quantity.CODE: _builds(CODE_BYTES),
+    Quantity.BEST: _BEST,
+}
 
 
 def _results(quantity: Quantity) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.query import IS_UNCHANGED, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.trades import Trade, list_trades
 from warpwatch.db.regressions import CAN_CONFIRM, CULPRIT, IS_SUSPECTED, MERGED_CULPRIT, SUPERSEDED, deciding_rounds
 
 
@@ -112,6 +113,7 @@ class ReportFacts:
     """Everything that a report says of a submission. pending: jobs and verdicts that are still to come.
 
     base_sha: what its commit is held against; None where that is nothing. results: per status, at its own commits.
+    trades: what its newest commit changed beside the times.
     """
 
     submission_id: int
@@ -127,6 +129,7 @@ class ReportFacts:
     faults: list[ResultFact] = field(default_factory=list)
     pairs: list[PairFact] = field(default_factory=list)
     changes: list[ChangeFact] = field(default_factory=list)
+    trades: list[Trade] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,9 +440,15 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         found.pairs.extend(fetch(session, pair, _PATCH_PAIRS, **parameters))
         for status, count in session.execute(text(_PATCH_STATUSES), parameters):
             found.results[status] = count
-    return found
+    return replace(found, trades=list_trades(session, session.scalars(text(_HEAD_COMMIT), parameters).all()))
 
 
+_HEAD_COMMIT = """
+SELECT jobs.commit_id FROM jobs JOIN commits ON commits.id = jobs.commit_id
+JOIN submissions ON submissions.id = jobs.submission_id
+WHERE jobs.submission_id = :id AND jobs.commit_id IS DISTINCT FROM submissions.base_commit_id
+ORDER BY commits.ordinal DESC, commits.id DESC LIMIT 1
+"""
 _CHANGE_FIELDS = tuple(field.name for field in fields(ChangeFact) if field.name != "cell")
 
 

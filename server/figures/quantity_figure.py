@@ -1,5 +1,6 @@
 """The chart of what variants took or got beside their time: memory or energy of a call, error over what is tolerated,
-the compile time of their library, or how they stand against the best other variant."""
+bits that differ, compile time and size of their library, waiting times of a new process, or how they stand against the
+best other variant."""
 
 from __future__ import annotations
 
@@ -19,11 +20,18 @@ from warpwatch.server.reports.formats import absolute, energy_unit, joules, plur
 TITLES = {
     Quantity.MEMORY: "memory of a call",
     Quantity.KEPT: "memory kept between forward and backward",
+    Quantity.CODE: "machine code of the library",
     Quantity.ERROR: "largest error, % of what is tolerated",
+    Quantity.DIFFERING: "elements that differ between two calls",
+    Quantity.ROWS: "% of rows that depend on their neighbours",
     Quantity.COMPILE: "compile time of the library",
+    Quantity.LOAD: "time to load",
+    Quantity.FIRST_CALL: "first call in a new process",
     Quantity.ENERGY: "energy of a call",
     Quantity.BEST: "% of the best other variant's speed",
 }
+BYTES = (Quantity.MEMORY, Quantity.KEPT, Quantity.CODE)
+SECONDS = (Quantity.COMPILE, Quantity.LOAD, Quantity.FIRST_CALL)
 _EVEN = {"width": 1, "dash": "dash", "color": "#8a9097"}
 """The line at which a variant is as fast as the best other one."""
 _BYTE_UNITS = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
@@ -105,9 +113,9 @@ def quantity_label(rows: Mapping[str, Sequence[QuantityRow]], quantity: Quantity
 
 def write_quantity(value: float, quantity: Quantity) -> str:
     writers: dict[Quantity, Callable[[float], str]] = {
-        Quantity.MEMORY: size,
-        Quantity.KEPT: size,
-        Quantity.COMPILE: seconds,
+        **dict.fromkeys(BYTES, size),
+        **dict.fromkeys(SECONDS, seconds),
+        Quantity.DIFFERING: lambda count: plural(int(count), "element"),
         Quantity.ENERGY: joules,
     }
     return writers[quantity](value) if quantity in writers else share(value, 1)
@@ -115,9 +123,11 @@ def write_quantity(value: float, quantity: Quantity) -> str:
 
 def _scale(quantity: Quantity, most: float) -> tuple[float, str]:
     """(what a value is multiplied by, title of the axis)."""
-    if quantity in (Quantity.ERROR, Quantity.BEST):
+    if quantity in (Quantity.ERROR, Quantity.ROWS, Quantity.BEST):
         return 100.0, TITLES[quantity]
-    if quantity is Quantity.COMPILE:
+    if quantity is Quantity.DIFFERING:
+        return 1.0, TITLES[quantity]
+    if quantity in SECONDS:
         return 1.0, f"{TITLES[quantity]}, s"
     if quantity is Quantity.ENERGY:
         size_in_joules, unit = energy_unit(most)

@@ -43,6 +43,7 @@ from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.mirror import Mirror, Mirrors
 from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.judge.closing import adopt_merged, close_changes
+from warpwatch.server.judge.trades import record_trades
 from warpwatch.server.judge.writing import ContextChangedError, VerdictWriter, confirm_imported, repeat_unsure
 from warpwatch.server.threads.background import Background
 from warpwatch.server.verdicts.cards import LEAST_DRIFTS, MOST_PAIRS, SeriesDrift, find_drifts, learn_offset, pair_cards
@@ -102,6 +103,8 @@ class Judge(Background):
                     follow_branches(self._database, self._settings, repository_id)
                 imported_at = job.finished_at if origin.origin in IMPORTED else None
                 close_changes(self._database, mirrors, job.operator_id, job.device_id, imported_at)
+                if job.kind != JobKind.COMPARE:
+                    record_trades(self._database, job.commit_id, job.operator_id, job.device_id)
             except EngineError:
                 raise
             except Exception:  # noqa: BLE001

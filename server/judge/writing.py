@@ -194,13 +194,15 @@ class VerdictWriter:
     def _with_step(self, pairs: Sequence[tuple[str, str]] | None) -> list[tuple[str, str]] | None:
         """The pairs, and the training step of the first backward pass among them where that has a series: it shows
         whether what a pass gained or lost has moved into the other pass."""
-        for variant, key in pairs or ():
+        if pairs is None:
+            return None
+        for variant, key in pairs:
             with suppress(ValueError):
                 case = parse_case(key)
                 pair = variant, replace(case, direction="step").key
                 if case.direction in ("bwd", "fwd_train") and pair not in pairs and self._is_timed(*pair):
                     return [*pairs, pair]
-        return None if pairs is None else list(pairs)
+        return list(pairs)
 
     def _is_timed(self, variant: str, case: str) -> bool:
         return judging.has_series(self.session, self.operator_id, self.device_id, variant, case)

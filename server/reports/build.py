@@ -22,6 +22,7 @@ from warpwatch.server.reports.model import (
     ReportRowKind,
     exit_code,
 )
+from warpwatch.server.reports.wording import summarize_trades, traded_text
 from warpwatch.server.reports.words import change_text
 from warpwatch.server.verdicts.held import classify
 from warpwatch.server.verdicts.statements import Statement
@@ -87,6 +88,7 @@ def _report(facts: ReportFacts, address: str, rows: list[ReportRow], compared: i
         created_at=facts.created_at,
         rows=rows[:MAX_ROWS],
         left_out=max(len(rows) - MAX_ROWS, 0),
+        traded=traded_text(summarize_trades(facts.trades)),
     )
 
 

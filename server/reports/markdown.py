@@ -43,9 +43,10 @@ def markdown(report: Report, limit: int = LIMIT) -> str:
 def _head(report: Report) -> str:
     baseline = f" vs baseline `{report.base_sha[:9]}`" if report.base_sha else ""
     head = f"`{report.head_sha[:9]}`" if report.head_sha else "nothing"
+    traded = f"\nBeside the time: {escape(report.traded)}\n" if report.traded else ""
     return (
         f"{MARKER}\n### {_ICONS[report.conclusion]} Warpwatch: {escape(report.summary)}\n\n"
-        f"{head}{baseline} of {escape(report.repository)}, [run {report.submission_id}]({report.url})\n"
+        f"{head}{baseline} of {escape(report.repository)}, [run {report.submission_id}]({report.url})\n{traded}"
     )
 
 

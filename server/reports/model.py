@@ -93,7 +93,8 @@ class Report:
     conclusion: pending while jobs or verdicts are outstanding, then success, failure or error (exit codes 0, 1, 2).
     counts: rows per kind, including rows left out. results: per status. compared: pairs of variant and case compared
     with the base; same: those of which a slow-down is excluded. unchanged: operators whose sources are those of the
-    base, or without one those of a commit that was measured.
+    base, or without one those of a commit that was measured. traded: what the newest commit changed beside the times,
+    in one line; None where that is nothing.
     """
 
     submission_id: int
@@ -113,6 +114,7 @@ class Report:
     created_at: datetime
     rows: list[ReportRow] = field(default_factory=list)
     left_out: int = 0
+    traded: str | None = None
 
 
 def exit_code(counts: dict[ReportRowKind, int]) -> int:

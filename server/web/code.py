@@ -24,8 +24,9 @@ from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_all_cel
 from warpwatch.db.reads.commits import CommitDetail, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
+from warpwatch.db.reads.trades import Trade, read_trade_facts
+from warpwatch.server.explanation.moved_work import MovedWork, read_moved_work
 from warpwatch.server.explanation.statements import state_cells
-from warpwatch.server.explanation.trades import Trade, read_trades
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.history.diffs import CommitSource, read_commit_source
 from warpwatch.server.http.access import Asking
@@ -45,6 +46,7 @@ from warpwatch.server.http.service import (
 )
 from warpwatch.server.intake.repositories import NewRepository, register
 from warpwatch.server.verdicts.statements import Statement
+from warpwatch.server.verdicts.trades import find_trades
 
 api = APIRouter()
 _REMEDY = "submit it first, or use a longer prefix of its SHA"
@@ -115,14 +117,19 @@ def get_commits(
 
 @api.get("/commits/{sha}/trades", tags=["code"], responses=documented(404, 422))
 def get_trades(session: Db, sha: Sha, repository: RepositoryName) -> Page[Trade]:
-    """List the costs of a commit.
-
-    First come variants whose work moved between the forward and the backward pass, as A/B comparisons say. Then those
-    whose errors against the oracle grew, whose results differ from call to call now, or whose calls allocate or keep
-    more memory or take more energy, each with the change of its time: what became faster comes first.
-    """
+    """List what a commit changed beside its times, each with the change of its time: errors against the oracle, results
+    that differ from call to call, rows that depend on others, memory, machine code, energy, and waiting times, which
+    are suspected only. What is worse comes first, of that variants that became faster."""
     commit = _commit_or_404(session, sha, repository)
-    return Page(read_trades(session, commit.id), None)
+    return Page(find_trades(read_trade_facts(session, commit.id)), None)
+
+
+@api.get("/commits/{sha}/moved-work", tags=["code"], responses=documented(404, 422))
+def get_moved_work(session: Db, sha: Sha, repository: RepositoryName) -> Page[MovedWork]:
+    """List the variants whose work a commit moved between the forward and the backward pass, as A/B comparisons of the
+    commit with its first parent say."""
+    commit = _commit_or_404(session, sha, repository)
+    return Page(read_moved_work(session, commit.id), None)
 
 
 @api.get("/commits/{sha}.csv", tags=["code"], responses=documented(404, 422) | CSV_ANSWER, response_class=Response)

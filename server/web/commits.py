@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from fastapi import APIRouter, Request, Response
 
-from warpwatch.db.reads.code import list_commits
+from warpwatch.db.reads.code import CommitRow, list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
 from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
+from warpwatch.db.reads.trades import Trade, list_trades, read_trade_facts
+from warpwatch.server.explanation.moved_work import read_moved_work
 from warpwatch.server.explanation.statements import state_cells
-from warpwatch.server.explanation.trades import MOST, read_trades
 from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
 from warpwatch.server.figures.lanes import draw_lanes, width_of
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Branch, Config
 from warpwatch.server.intake.filters import ALL_BRANCHES
 from warpwatch.server.reports.formats import natural, variant_order
+from warpwatch.server.reports.wording import TradeLine, summarize_trades
+from warpwatch.server.verdicts.trades import find_trades
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName, Sha, get_commit_source
 from warpwatch.server.web.render import PageScope, query, render
@@ -26,6 +29,8 @@ from warpwatch.server.web.render import PageScope, query, render
 router = APIRouter()
 CELLS = 100
 """Cells on one page of a commit."""
+MOST_TRADES = 3
+"""Costs that the page of a commit lists."""
 COUNTS = ("cells", "failing", "changed", "right", "wrong")
 
 
@@ -46,10 +51,20 @@ def commits(page: PageScope, before: Before = None, branch: Branch = None) -> Re
         commits=rows,
         graph=graph,
         culprits=list_culprits(page.session, [row.id for row in rows.items]),
+        traded=_traded(page, rows.items),
         graph_width=width_of(graph),
         shown=line.name,
         before=before,
     )
+
+
+def _traded(page: PageScope, rows: Sequence[CommitRow]) -> dict[str, TradeLine]:
+    """One line for each commit that changed more than its times, by its id."""
+    trades: dict[str | None, list[Trade]] = {}
+    for trade in list_trades(page.session, [row.id for row in rows]):
+        trades.setdefault(trade.commit_sha, []).append(trade)
+    lines = {row.sha: summarize_trades(trades.get(row.sha, [])) for row in rows}
+    return {sha: line for sha, line in lines.items() if line is not None}
 
 
 @router.get("/commits/{sha}")
@@ -64,6 +79,7 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
     changed = list_cells(page.session, detail.commit, CellFilter.CHANGED, operator, None, MOST_ROWS).items
     statements = state_cells(page.session, detail.commit, [*cells.items, *changed])
     tallies = [tally for tally in detail.operators if operator in (None, tally.operator)]
+    trades = find_trades(read_trade_facts(page.session, detail.commit.id))
     return page.page(
         "commit.html",
         json=query(address, **filters),
@@ -78,7 +94,10 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         cells=cells,
         statements=statements,
         plot=commit_svg(changed, statements),
-        trades=read_trades(page.session, detail.commit.id)[:MOST],
+        trades=trades,
+        traded=summarize_trades(trades),
+        most_trades=MOST_TRADES,
+        moved=read_moved_work(page.session, detail.commit.id),
         counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS},
         groups=[(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],
     )

@@ -22,7 +22,7 @@ from warpwatch.db.reads.history import (
     read_history,
     read_series,
 )
-from warpwatch.db.reads.quantities import Quantity, list_quantities
+from warpwatch.db.reads.quantities import PER_LIBRARY, Quantity, list_quantities
 from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.history_view import HistoryView, HorizontalAxis, VerticalAxis, find_commit, ordinals_of
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary, read_learned
@@ -208,7 +208,7 @@ def _quantity_chart(
     """(figure, its key numbers in words)."""
     assert page.repository is not None
     drawn = {item.series.variant: item.series.id for item in histories}
-    if quantity is Quantity.COMPILE:
+    if quantity in PER_LIBRARY:
         # All variants share one library.
         drawn = {frame.operator.name: histories[0].series.id}
     quantities = {name: list_quantities(page.session, id_, quantity, page.line) for name, id_ in drawn.items()}

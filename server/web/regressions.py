@@ -21,6 +21,7 @@ from warpwatch.db.reads.lines import read_line
 from warpwatch.db.reads.previews import ChangePreview, list_previews
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.query import Page as Listed
+from warpwatch.db.reads.trades import Trade, list_trades_of_line
 from warpwatch.db.regressions import (
     NOBODY,
     RegressionDetail,
@@ -54,6 +55,7 @@ from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_er
 from warpwatch.server.reports.formats import state_name
 from warpwatch.server.reports.wording import change_headline, change_tone
 from warpwatch.server.verdicts.statements import Statement, state_change
+from warpwatch.server.verdicts.trades import open_costs
 from warpwatch.server.web.choices import name_devices
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.evidence import EvidenceTab, read_tab
@@ -111,10 +113,19 @@ def regressions(
         before=before,
         today=date.today(),
         year=(datetime.now(UTC) - timedelta(days=365)).date().isoformat(),
+        costs=_costs(page, filters.tab),
         all_branches=filters.branch == ALL_BRANCHES,
         device_names=names,
         options=_options(list_choices(page.session, page.repository.id), asked, names),
     )
+
+
+def _costs(page: PageScope, tab: str | None) -> list[Trade]:
+    """What commits cost beside the time: what is exact is open, and what is timed is suspected."""
+    if page.repository is None or tab not in (InboxTab.OPEN, InboxTab.SUSPECTED):
+        return []
+    costs = open_costs(list_trades_of_line(page.session, page.repository.id, page.line))
+    return [cost for cost in costs if cost.is_exact == (tab == InboxTab.OPEN)]
 
 
 def _choose_tab(filters: Filters) -> None:

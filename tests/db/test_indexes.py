@@ -127,6 +127,7 @@ from warpwatch.db.reads.events import find_ordinal, list_choices, list_events, o
 from warpwatch.db.reads.export import ExportCursor, ExportFilter, list_exported_series, list_points
 from warpwatch.db.reads.history import read_history
 from warpwatch.db.reads.lines import (
+    ALL_COMMITS,
     HistoryLine,
     find_branch,
     list_branch_names,
@@ -154,7 +155,7 @@ from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.reads.search import search
 from warpwatch.db.reads.standing import count_standing, list_timeline_ordinals, list_verdict_marks
 from warpwatch.db.reads.statements import list_facts
-from warpwatch.db.reads.trades import list_traded_cells
+from warpwatch.db.reads.trades import list_next_commits, list_trades, list_trades_of_line, read_trade_facts
 from warpwatch.db.reads.work import JobFilter, count_trials, list_jobs
 from warpwatch.db.reaper import Reaper
 from warpwatch.db.regressions import Question, list_regressions, read_regression, read_verdicts
@@ -396,7 +397,10 @@ def read_branches(world: World) -> None:
         assert detail is not None
         list_cells(s, detail.commit, CellFilter.CHANGED, "kron", 1)
         list_culprits(s, world.commits)
-        list_traded_cells(s, world.commits[0])
+        read_trade_facts(s, world.commits[0])
+        list_next_commits(s, world.commits[0], world.operator, world.device)
+        list_trades(s, world.commits)
+        list_trades_of_line(s, world.repository, ALL_COMMITS)
         list_paired_rounds(s, world.commits[0], world.commits[1])
         read_decision(s, 1)
         list_open_changes(s, world.operator, world.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -10,14 +11,13 @@ from fastapi.testclient import TestClient
 from tests import builders
 from tests.builders import Lab
 from tests.server.test_judge import compare_jobs, judge, rounds
-from tests.server.test_trades import trades
 from warpwatch.contract.measurement import Counter
 from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db.reads.trades import TradedCell
+from warpwatch.server.explanation.moved_work import find_moved_work
 from warpwatch.server.explanation.paired import PairedOutcome
-from warpwatch.server.explanation.trades import find_moved_work
 from warpwatch.server.judge import Judge
 from warpwatch.server.verdicts.held import PairOutcome
 
@@ -37,23 +37,29 @@ def outcome(direction: str, ratio: float, *, width: float = 0.005, unsure: bool 
 
 
 def cell(direction: str, base_kept: float, head_kept: float) -> TradedCell:
-    empty = dict.fromkeys(("change", "base_bytes", "head_bytes", "base_joules", "head_joules"))
-    place = {"operator": "chain", "variant": "v1", "case": f"{SIZES},{direction}", "device_kind": "cpu"}
-    return TradedCell(**place, **empty, device_key="cpu", base={}, head={}, base_kept=base_kept, head_kept=head_kept)  # type: ignore[arg-type]
+    before, after = ({"kept": {"median": kept}} for kept in (base_kept, head_kept))
+    place = ("chain", "v1", f"{SIZES},{direction}", "cpu", "cpu")
+    return TradedCell(*place, {}, {}, [], None, before, after, None, None)
+
+
+def moved(client: TestClient, lab: Lab, index: int) -> list[dict[str, Any]]:
+    address = f"/api/v1/commits/{lab.shas[index]}/moved-work"
+    rows: list[dict[str, Any]] = client.get(address, params={"repository": "kernels"}).json()["items"]
+    return rows
 
 
 def sentences(*outcomes: PairedOutcome, cells: tuple[TradedCell, ...] = ()) -> list[str]:
-    return [trade.sentence for trade in find_moved_work(outcomes, cells)]
+    return [work.sentence for work in find_moved_work(outcomes, cells)]
 
 
 def test_one_sentence_tells_every_pass_the_step_and_the_memory() -> None:
     measured = [outcome("bwd", 0.25), outcome("fwd_train", 1.9), outcome("step", 1.2), outcome("fwd", 1.0)]
-    (trade,) = find_moved_work(measured, [cell("step", 1e6, 1.3e6)])
-    assert trade.sentence == (
+    (work,) = find_moved_work(measured, [cell("step", 1e6, 1.3e6)])
+    assert work.sentence == (
         "backward 4.0× faster, forward the same, forward with gradients 1.90× slower, step 1.20× slower; "
         "kept memory +30.0\u2009%"
     )
-    assert (trade.case, trade.change, trade.is_faster, trade.cases) == (f"{SIZES},step", 1.2, False, 1)
+    assert (work.case, work.change, work.cases) == (f"{SIZES},step", 1.2, 1)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +96,8 @@ def test_nothing_is_told_that_no_comparison_decided() -> None:
 
 def test_the_worst_of_several_shapes_is_told() -> None:
     larger = [replace(outcome(name, ratio), case=f"n=2048,f32,{name}") for name, ratio in (("bwd", 0.5), ("step", 1.4))]
-    (trade,) = find_moved_work([outcome("bwd", 0.25), outcome("step", 1.2), *larger], [])
-    assert (trade.case, trade.cases) == ("n=2048,f32,step", 2)
+    (work,) = find_moved_work([outcome("bwd", 0.25), outcome("step", 1.2), *larger], [])
+    assert (work.case, work.cases) == ("n=2048,f32,step", 2)
 
 
 def test_a_commit_that_moves_work_is_told_so_on_its_page(
@@ -117,7 +123,7 @@ def test_a_commit_that_moves_work_is_told_so_on_its_page(
             for direction, ratio in after.items()
         ]
         lab.finish(lab.submit("bench", index), lab.outcome(timed))
-    assert {row["kind"] for row in trades(client, lab, 1)} == {"kept"}
+    assert moved(client, lab, 1) == []
     rounds = {
         ("v1", f"{SIZES},{direction}"): (
             [100 * BASE_NS[direction] * (1 + 0.001 * turn) for turn in range(12)],
@@ -126,14 +132,13 @@ def test_a_commit_that_moves_work_is_told_so_on_its_page(
         for direction, ratio in after.items()
     }
     lab.compare(lab.submit("compare", 1, base=0), rounds)
-    row = trades(client, lab, 1)[0]
+    (row,) = moved(client, lab, 1)
     told = "backward 4.0× faster, forward the same, step 1.20× slower; kept memory +100.0\u2009%"
-    assert (row["kind"], row["sentence"]) == ("moved_work", told)
+    assert row["sentence"] == told
     page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
-    assert page.count('data-trade="moved_work"') == 1
+    assert page.count("data-moved") == 1
     assert told in page
-    assert "Keeps more memory for the backward pass" in page or "Trades kept memory for speed" in page
-    assert trades(client, lab, 0) == []
+    assert moved(client, lab, 0) == []
 
 
 @pytest.mark.parametrize(("timed", "suspected"), [("step", "bwd"), ("fwd", "bwd"), ("step", "fwd")])
@@ -155,5 +160,5 @@ def test_a_trial_of_a_backward_pass_measures_the_step_beside_it(
     judge.sweep()
     (confirmed,) = client.get("/api/v1/regressions", params={"repository": "kernels"}).json()["items"]
     assert (confirmed["direction"], confirmed["series"]) == ("faster", 1)
-    told = [row["sentence"] for row in trades(client, lab, 1) if row["kind"] == "moved_work"]
+    told = [row["sentence"] for row in moved(client, lab, 1)]
     assert told == (["backward 2.0× faster, step the same"] if has_step else [])

@@ -1,4 +1,4 @@
-"""Memory, error and energy of a variant, and the compile time of its library, over commits: chart and API."""
+"""Everything that a variant and its library take beside time, over commits: chart and API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests import builders
 from tests.builders import CASES, Lab
 from tests.server.test_builds import build, kernel
 from tests.server.test_operator_page import figure
-from tests.server.test_trades import TOLERANCE, bench_with_memory, check
+from tests.server.test_trades import TOLERANCE, bench_with_memory, check, seconds
 from warpwatch.contract.measurement import Counter
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
@@ -34,19 +34,26 @@ def series_id(client: TestClient, lab: Lab) -> int:
     with_energy = Finding("v1", CASES[0], Status.OK, bench=builders.bench(counters=builders.energy(0.0123)))
     lab.finish(lab.submit("bench", 0), lab.outcome([with_energy]))
     for index, (error, size) in enumerate([(1e-7, 4 * 2**20), (2e-7, None), (5e-6, 6 * 2**20)]):
-        check(lab, index, {"v1": error})
+        check(lab, index, {"v1": error}, counters=seconds(load=0.5, first_call=2.0))
         if size is not None:
+            bench_with_memory(lab, index, 10_000.0, size / 2, "kept")
             bench_with_memory(lab, index, 10_000.0, float(size))
-    check(lab, 2, {"v1": 8e-6})
+    check(lab, 2, {"v1": 8e-6}, ("y",), changed_rows=2, counters=seconds(load=0.25, first_call=4.0))
     lab.profile(2, joules=0.5)
     lab.profile(2, joules=0.00982)
     build(lab, 0, [kernel("one", "a")], seconds=2.0)
-    build(lab, 2, [kernel("one", "b")], seconds=3.5)
+    build(lab, 2, [kernel("one", "b", size=2048), kernel("two", "c", size=1024)], seconds=3.5)
     series: list[dict[str, Any]] = client.get("/api/v1/series", params={"repository": "kernels"}).json()["items"]
     return next(int(row["id"]) for row in series if row["case"] == CASES[0])
 
 
 VALUES = {
+    "kept": ((0, 2), [2 * 2**20, 3 * 2**20]),
+    "code": ((0, 2), [640.0, 3072.0]),
+    "differing": ((0, 1, 2), [0.0, 0.0, 3.0]),
+    "rows": ((2,), [0.25]),
+    "load": ((0, 1, 2), [0.5, 0.5, 0.25]),
+    "first_call": ((0, 1, 2), [2.0, 2.0, 4.0]),
     "memory": ((0, 2), [4 * 2**20, 6 * 2**20]),
     "error": ((0, 1, 2), [1e-7 / TOLERANCE, 2e-7 / TOLERANCE, 0.8]),
     "compile": ((0, 2), [2.0, 3.5]),
@@ -54,6 +61,12 @@ VALUES = {
 }
 """The commits that have a quantity, and its newest value at each."""
 DRAWN = {
+    "kept": ("memory kept for the gradients, MiB", [2, 3], "3.00\u2009MiB at the newest of 2 commits"),
+    "code": ("machine code of the library, KiB", [0.625, 3], "3.00\u2009KiB at the newest of 2 commits"),
+    "differing": ("elements that differ between two calls", [0, 0, 3], "3 elements at the newest of 3 commits"),
+    "rows": ("% of rows that depend on their neighbours", [25], "25.0\u2009% at the newest of 1 commit"),
+    "load": ("time to load, s", [0.5, 0.5, 0.25], "250\u2009ms at the newest of 3 commits"),
+    "first_call": ("first call in a new process, s", [2, 2, 4], "4.0\u2009s at the newest of 3 commits"),
     "memory": ("memory of a call, MiB", [4, 6], "6.00\u2009MiB at the newest of 2 commits"),
     "error": ("largest error, % of what is tolerated", [1, 2, 80], "80.0\u2009% at the newest of 3 commits"),
     "compile": ("compile time of the library, s", [2, 3.5], "3.5\u2009s at the newest of 2 commits"),

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from warpwatch.contract.words import BatchState
+
 PROTOCOLS = {"cpu": "1", "cuda": "2"}
 """Version of how timings are taken, per kind of device; part of a series' key, so the timings of two versions are never
 one series."""
@@ -84,6 +86,20 @@ class Probe:
     name: str
     status: str
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """Rows of a batch that were run once more as a smaller batch of their own.
+
+    rows: how many rows of results were compared. changed: of those, the rows whose bits differ from those in the whole
+    batch. note: why there are none.
+    """
+
+    state: BatchState
+    rows: int = 0
+    changed: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warpwatch.contract.catalogue import CaseEntry
-from warpwatch.contract.measurement import Counter, Curves, Measurement, Probe, TensorError, TraceKernel, expect_times
+from warpwatch.contract.measurement import (
+    BatchRows,
+    Counter,
+    Curves,
+    Measurement,
+    Probe,
+    TensorError,
+    TraceKernel,
+    expect_times,
+)
 from warpwatch.contract.spec import BUDGET_NS, USUAL_PLAN, ProfilePlan
 from warpwatch.contract.words import Fault, Status
 
@@ -158,7 +167,8 @@ class CheckReply:
     """status is wrong when a plain run or any probe is; fault then says what is wrong, and with which subjects.
 
     curves: what the operator draws of a right result; None where it draws nothing. moving: results of which bits differ
-    between two calls on the same inputs.
+    between two calls on the same inputs; differing: how many of their elements do, None where two calls were not
+    compared. batch: whether rows depend on the rows beside them. counters: "first_call" and "load", as in BenchReply.
     """
 
     status: Status
@@ -170,6 +180,9 @@ class CheckReply:
     subjects: list[str] = field(default_factory=list)
     curves: Curves | None = None
     moving: list[str] = field(default_factory=list)
+    differing: int | None = None
+    batch: BatchRows | None = None
+    counters: dict[str, Counter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +193,10 @@ class BenchReply:
     a call that does nothing takes by each metric), "notes" (what could not be measured, and why). counters:
     "instructions" of a CPU, where the machine counts them; "cycles" of a GPU and its "clock" meanwhile; "memory", the
     bytes that torch allocates at most at once for a call, and "kept", those that a forward pass with gradients keeps
-    until the backward pass; with a large budget "energy", the joules of a call on a GPU
-    that counts them, and its "power" meanwhile. A variant that prepares has one more metric, `setup`. fault,
+    until the backward pass; with a large budget "energy", the joules of a call on a GPU that counts them, and its
+    "power" meanwhile; for the first call of a variant in a process "load", the seconds until its operator's file and
+    library are loaded, and "first_call", the seconds until the call has returned, where no compiler found what an
+    earlier process had compiled. A variant that prepares has one more metric, `setup`. fault,
     subjects: as in CheckReply.
     """
 

@@ -24,6 +24,31 @@ class Status(StrEnum):
     SKIPPED = "skipped"
 
 
+class TradeKind(StrEnum):
+    """What a commit changed beside a time. determinism: whether results differ from call to call. batch: whether rows
+    depend on the rows beside them. kept: memory between forward and backward. code: machine code of the library.
+    compile, load, first_call: what is waited for once."""
+
+    ACCURACY = "accuracy"
+    DETERMINISM = "determinism"
+    BATCH = "batch"
+    MEMORY = "memory"
+    KEPT = "kept"
+    CODE = "code"
+    ENERGY = "energy"
+    COMPILE = "compile"
+    LOAD = "load"
+    FIRST_CALL = "first_call"
+
+
+class BatchState(StrEnum):
+    """Whether the bits of a row of a result depend on the rows beside it in the batch. None of them is a failure."""
+
+    INVARIANT = "invariant"
+    DEPENDENT = "dependent"
+    NOT_APPLICABLE = "not_applicable"
+
+
 NO_FAILURE = frozenset({Status.OK, Status.UNSUPPORTED, Status.SKIPPED})
 """The statuses that name no failure of a variant."""
 

@@ -2,18 +2,19 @@
 
 The variant runs three times in the same buffers: twice on different inputs, which catches results cached from an
 earlier call, and once more on the first inputs, which shows whether it is bitwise repeatable. No run may change its
-inputs. A variant that passes is then probed: see probes.py.
+inputs. A variant that passes is then probed, see probes.py, and run on a part of the batch, see batch.py.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from warpwatch.contract.activities import Activity
-from warpwatch.contract.measurement import TensorError
+from warpwatch.contract.measurement import Counter, TensorError
 from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.words import Fault, Status
 
@@ -22,20 +23,22 @@ from ..guards.digits import describe_digits, find_digits
 from ..oracle import Oracle, explain_first
 from ..problem import CaseData, CaseProblem, Progress, bits, poison_memory
 from ..turns import STOPWATCH
+from .batch import compare_rows
 from .probes import ProbeContext, ProbeHistory, run_probes
 
 _SECOND_SEED = 1_000_003
 """Added to the seed for the second set of inputs."""
 
 
-def check(problem: CaseProblem, seed: int, opchecked: ProbeHistory, progress: Progress) -> CheckReply:
+def check(problem: CaseProblem, seed: int, history: ProbeHistory, progress: Progress) -> CheckReply:
     """Checks a variant; a wrong result is a reply with status `wrong`, or a WrongResultError that names the fault.
 
-    opchecked: the torch operators that this process has put through opcheck so far.
+    history: findings of this process about other variants and cases. The counter `first_call` of the reply is the time
+    of the first of the three runs.
     """
     with problem.modes():
         live = problem.data(seed)
-        first, first_errors, oracle = _run_and_judge(problem, live, seed, Activity.WARM_UP)
+        first, first_errors, oracle, seconds = _run_and_judge(problem, live, seed, Activity.WARM_UP)
         first_copy = {name: tensor.clone() for name, tensor in first.items()}
         if any(not error.right for error in first_errors):
             return _wrong(problem, oracle, first_errors, first, seed, seed)
@@ -43,7 +46,7 @@ def check(problem: CaseProblem, seed: int, opchecked: ProbeHistory, progress: Pr
         # Two oracles at once may not fit into memory beside a large case.
         del oracle
         live = _replace_inputs(live, problem.data(seed + _SECOND_SEED))
-        second, second_errors, oracle = _run_and_judge(problem, live, seed + _SECOND_SEED, Activity.VERIFY)
+        second, second_errors, oracle, _ = _run_and_judge(problem, live, seed + _SECOND_SEED, Activity.VERIFY)
         if any(not error.right for error in second_errors):
             _expect_no_repetition(first_copy, {e.name: second[e.name] for e in second_errors if not e.right})
             note = "; the first call was right, on other inputs"
@@ -54,34 +57,52 @@ def check(problem: CaseProblem, seed: int, opchecked: ProbeHistory, progress: Pr
         live = _replace_inputs(live, problem.data(seed))
         third = problem.run(live)
         moved = [name for name in first_copy if not torch.equal(bits(first_copy[name]), bits(third[name]))]
+        differing = sum(int((bits(first_copy[name]) != bits(third[name])).sum()) for name in moved)
         note = f"Nondeterministic: {', '.join(moved)} differ between two calls on the same inputs" if moved else ""
         curves = None if problem.records else problem.operator.curves(problem.case, *first.values())
-        del first, third, first_copy, live
-        context = ProbeContext(problem, seed, problem.data(seed + _SECOND_SEED), oracle, opchecked)
+        del first, third
+        context = ProbeContext(problem, seed, problem.data(seed + _SECOND_SEED), oracle, history)
+        batch = compare_rows(context, live, first_copy, is_steady=not moved)
+        del first_copy, live
         probes = run_probes(context, progress)
     failing = [probe.name for probe in probes if probe.status == "wrong"]
     wrong = [f"{probe.name}: {probe.message}" for probe in probes if probe.status == "wrong"]
     if wrong:
         return CheckReply(Status.WRONG, "\n".join(wrong), seed, first_errors, probes, Fault.PROBE, failing)
-    return CheckReply(Status.OK, note, seed, first_errors, probes, moving=moved, curves=curves)
+    counters = {"first_call": Counter("seconds", seconds, seconds, seconds, 1)}
+    return CheckReply(
+        Status.OK,
+        note,
+        seed,
+        first_errors,
+        probes,
+        curves=curves,
+        moving=moved,
+        differing=differing,
+        batch=batch,
+        counters=counters,
+    )
 
 
 def _run_and_judge(
     problem: CaseProblem, live: CaseData, seed: int, activity: Activity
-) -> tuple[dict[str, Tensor], list[TensorError], Oracle]:
-    """(results of one call, their errors, the oracle); WrongResultError when the call changes its inputs.
+) -> tuple[dict[str, Tensor], list[TensorError], Oracle, float]:
+    """(results of one call, their errors, the oracle, seconds of the call); WrongResultError when the call changes its
+    inputs.
 
     live: holds the inputs of `seed`. activity: what the time of the call counts as.
     """
     pristine = live.clone()
     poison_memory(problem.expected, problem.device)
     with STOPWATCH.measure(activity):
+        begin = perf_counter()
         results = problem.run(live)
+        seconds = perf_counter() - begin
     changed = live.changed_since(pristine)
     if changed is not None:
         raise WrongResultError(f"The variant modifies its input {changed}", Fault.MODIFIED_INPUT, changed)
     oracle = Oracle(problem, pristine, partial(problem.data, seed))
-    return results, oracle.judge(results), oracle
+    return results, oracle.judge(results), oracle, seconds
 
 
 def _replace_inputs(live: CaseData, other: CaseData) -> CaseData:

@@ -51,11 +51,13 @@ _OPCHECK_TOLERANCE = 1e-2
 
 
 class ProbeHistory:
-    """The torch operators that this process has put through opcheck, by variant, with and without gradients: once is
-    enough."""
+    """Findings of this process that one check leaves to the next: the torch operators that were put through opcheck, by
+    variant, with and without gradients, and the rows of a batch, by operator and case."""
 
     def __init__(self) -> None:
         self._keys: set[tuple[str, ...]] = set()
+        self.rows: dict[tuple[str, str], Any] = {}
+        """For batch.py, which says what they are."""
 
     def is_new(self, *key: str) -> bool:
         """Whether this is the first time that somebody asks for `key`."""
@@ -77,7 +79,7 @@ class ProbeContext:
     seed: int
     data: CaseData
     oracle: Oracle
-    opchecked: ProbeHistory
+    history: ProbeHistory
 
 
 def run_probes(context: ProbeContext, progress: Progress) -> list[Probe]:
@@ -119,7 +121,7 @@ def _run(name: str, probe: Callable[[], str], device: torch.device) -> Probe:
             word in str(error).lower() for word in _REFUSALS
         )
         status = "refuses" if is_refusal or name == "special values" else "wrong"
-        return Probe(name, status, f"The variant raises {type(error).__name__}: {_first_line(error)}")
+        return Probe(name, status, f"The variant raises {type(error).__name__}: {first_line(error)}")
 
 
 class BandedRun:
@@ -145,7 +147,7 @@ class BandedRun:
         except RuntimeError as error:
             if status_of(error) is Status.OUT_OF_MEMORY or not device_works(problem.device):
                 raise
-            raise NotProbedError(f"The variant does not run between guard bands: {_first_line(error)}") from error
+            raise NotProbedError(f"The variant does not run between guard bands: {first_line(error)}") from error
         self._operators = allocations.calls
         guarded.expect_intact()
         allocations.expect_intact()
@@ -172,7 +174,7 @@ class BandedRun:
                 problem.variant.name,
                 f"{operator.name()} {problem.case.as_declared.direction}",
             )
-            if self._context.opchecked.is_new(*key):
+            if self._context.history.is_new(*key):
                 notes += _opcheck_one(operator, args, kwargs)
                 checked += 1
         # The guarded inputs hold memory that a large case needs.
@@ -202,7 +204,8 @@ def no_recompilation() -> AbstractContextManager[Any]:
     return stance
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its type."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 import torch
 
 from warpwatch import native
 from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.environment import Environment
+from warpwatch.contract.measurement import Counter
 from warpwatch.contract.messages import (
     BenchReply,
     CanaryReply,
@@ -39,7 +42,7 @@ from ..problem import CaseProblem, Progress
 from ..profile.counters import run_counted
 from ..profile.profiling import profile_problem
 from ..timers.ceilings import inspect, measure_ceilings
-from ..timers.warm_up import rehearse
+from ..timers.warm_up import call_first, rehearse
 from ..turns import ChildTurns
 from .builder import last_lines
 from .environment import read_environment, read_versions
@@ -68,6 +71,35 @@ class ChildSettings:
     measured: MeasuredFolders | None = None
 
 
+class StartTimes:
+    """Seconds that a user of an operator waits in a new process: until its file and library are loaded, and until the
+    first call of a variant has returned, with all that is compiled at run time."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._called: set[tuple[str, str]] = set()
+        cache = os.environ.get("TRITON_CACHE_DIR")
+        # Files in the folder of the compilers' caches are those of an earlier process with the same code.
+        self._is_cold = cache is not None and not any(path.is_file() for path in Path(cache).parent.rglob("*"))
+
+    def add(self, operator: str, seconds: float) -> None:
+        """Loading took so long."""
+        self._seconds[operator] = self._seconds.get(operator, 0.0) + seconds
+
+    def take(self, problem: CaseProblem) -> bool:
+        """Whether this is the first use of the variant."""
+        key = problem.operator.name, problem.variant.name
+        is_first = key not in self._called
+        self._called.add(key)
+        return is_first
+
+    def counters(self, problem: CaseProblem, call_seconds: float | None) -> dict[str, Counter]:
+        """The counters of a first use. call_seconds: of the first call."""
+        seconds = {"load": self._seconds.get(problem.operator.name)}
+        seconds["first_call"] = call_seconds if self._is_cold else None
+        return {name: Counter("seconds", s, s, s, 1) for name, s in seconds.items() if s is not None}
+
+
 class Verbs:
     """Serves requests about one commit on one device. Holds at most one prepared measurement. idle: is told when a
     request begins and ends."""
@@ -81,22 +113,25 @@ class Verbs:
         self._loader = Loader(settings.root, settings.operators, self._guard, settings.measured)
         self._prepared: Prepared | None = None
         self._native_ready: set[str] = set()
-        self._opchecked = ProbeHistory()
+        self._probed = ProbeHistory()
+        self._start = StartTimes()
         self._references = ReferenceChecks()
         self._spared_modules = 0
         native.configure_prebuilt(settings.libraries)
 
     def catalogue(self, request: Request, _progress: Progress) -> Catalogue:
         """The catalogue of the operator that the request names, or of all operators."""
+        begin = perf_counter()
         try:
             return self._loader.catalogue(request.operator)
         finally:
+            if request.operator is not None:
+                self._start.add(request.operator, perf_counter() - begin)
             self._spare_imports()
 
     def cases(self, request: Request, _progress: Progress) -> CasesReply:
         """The undeclared cases that the request names and the operator can have."""
-        operator = self._loader.load(_required(request.operator, "operator"))
-        self._spare_imports()
+        operator = self._load(request)
         cases = [operator.find_case(key) for key in request.cases]
         return CasesReply(Status.OK, "", [case_entry(operator, case) for case in cases if case is not None])
 
@@ -115,19 +150,28 @@ class Verbs:
         problem = self.problem(request)
 
         def run() -> CheckReply:
-            opchecked = ProbeHistory() if problem.is_in_order else self._opchecked
-            return check(problem, request.seed, opchecked, progress)
+            # Some settings are those of a stream.
+            with problem.modes():
+                self._references.expect_usable(problem, request.seed)
+            return check(problem, request.seed, ProbeHistory() if problem.is_in_order else self._probed, progress)
 
-        # Some settings are those of a stream.
-        with problem.modes(), watch(self._guard):
-            self._references.expect_usable(problem, request.seed)
-            return judge_in_order(problem, request.seed, run)
+        with watch(self._guard):
+            is_first = self._start.take(problem)
+            reply = judge_in_order(problem, request.seed, run)
+        first_call = reply.counters.get("first_call")
+        seconds = first_call.median if first_call is not None else None
+        return replace(reply, counters=self._start.counters(problem, seconds) if is_first else {})
 
     def bench(self, request: Request, progress: Progress) -> BenchReply:
         problem = self.problem(request)
         try:
+            first = {}
+            if self._start.take(problem):
+                seconds = call_first(problem, request.seed, self._guard)
+                first = self._start.counters(problem, seconds)
             run = partial(bench, problem, request.seed, request.budget_ns, self._guard, progress)
-            return judge_in_order(problem, request.seed, run)
+            reply = judge_in_order(problem, request.seed, run)
+            return replace(reply, counters={**reply.counters, **first})
         except WrongResultError:
             # To check every reference would make benches longer; to check those that accuse makes none longer.
             with problem.modes(), watch(self._guard):
@@ -193,8 +237,7 @@ class Verbs:
 
     def problem(self, request: Request) -> CaseProblem:
         """The problem that a request names, with its native library loaded."""
-        operator = self._loader.load(_required(request.operator, "operator"))
-        self._spare_imports()
+        operator = self._load(request)
         variant, case = find(operator, _required(request.variant, "variant"), _required(request.case, "case"))
         self._turns.start(request.lanes)
         problem = CaseProblem(operator, variant, case, self._settings.device, self._turns)
@@ -202,6 +245,13 @@ class Verbs:
         if variant.native and operator.name not in self._native_ready:
             self._load_native(operator)
         return problem
+
+    def _load(self, request: Request) -> Operator:
+        name, begin = _required(request.operator, "operator"), perf_counter()
+        operator = self._loader.load(name)
+        self._start.add(name, perf_counter() - begin)
+        self._spare_imports()
+        return operator
 
     def _spare_imports(self) -> None:
         """Spares all that was imported since the last call from garbage collections: torch.compile alone brings a
@@ -212,6 +262,7 @@ class Verbs:
             gc.freeze()
 
     def _load_native(self, operator: Operator) -> None:
+        begin = perf_counter()
         try:
             for library in operator.uses or (operator.name,):
                 native.load(library)
@@ -219,6 +270,7 @@ class Verbs:
             raise Refusal(Status(error.status), last_lines(str(error))) from error
         if operator.native is not None:
             operator.native()
+        self._start.add(operator.name, perf_counter() - begin)
         self._native_ready.add(operator.name)
 
 

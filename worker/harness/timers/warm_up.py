@@ -29,8 +29,10 @@ _Event: Any = torch.cuda.Event
 
 
 @STOPWATCH.measure(Activity.WARM_UP)
-def call_first(problem: CaseProblem, seed: int, guard: TamperGuard) -> None:
-    """Compilers take seconds and no device, so another child may use it meanwhile, and this one call may run beside a
+def call_first(problem: CaseProblem, seed: int, guard: TamperGuard) -> float:
+    """Calls the variant once; returns the seconds that this took.
+
+    Compilers take seconds and no device, so another child may use it meanwhile, and this one call may run beside a
     sample of that. Once Python code makes an event that can time, or where cuDNN searches or something is prepared, the
     call has the device: its configurations are not chosen by times that others disturb."""
     may_time = torch.backends.cudnn.benchmark or problem.variant.prepare is not None
@@ -38,8 +40,9 @@ def call_first(problem: CaseProblem, seed: int, guard: TamperGuard) -> None:
         data = problem.data(seed)
         use = LaneUse.DEVICE if may_time else LaneUse.NONE
         with problem.turns.use(use), watch(guard), _device_when_timing(problem.turns):
-            problem.call(data)()
-            problem.synchronize()
+            begin = problem.turns.now_ns()
+            problem.run(data)
+            return (problem.turns.now_ns() - begin) / 1e9
 
 
 @contextmanager

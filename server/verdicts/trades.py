@@ -1,0 +1,176 @@
+"""What a commit traded for what: errors, bits that differ, memory, energy, machine code and waiting times, beside the
+time.
+
+Counts and errors are exact, so a difference between neighbouring commits of one environment is one. Energy and waiting
+times are readings of one run each: a waiting time is suspected only, and far outside of its noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import log
+from statistics import median
+
+from warpwatch.contract.measurement import METRICS
+from warpwatch.contract.words import BatchState, TradeKind
+from warpwatch.db.reads.trades import Trade, TradedCell, TradedLibrary, TradedWait, TradeFacts
+from warpwatch.server.verdicts.noise import Reading, detectable, learn
+from warpwatch.server.verdicts.thresholds import thresholds_of
+
+WORSE = 2.0
+"""An error counts as larger from this ratio on: rounding alone moves it by less."""
+LEAST_SHARE = 0.01
+"""Part of the tolerance below which an error is as good as none."""
+MORE_MEMORY, LEAST_BYTES = 1.05, 2**20
+"""Memory counts as more from this ratio and by this many bytes on: allocators round each tensor up."""
+LEAST_CODE_BYTES = 2**12
+"""Of machine code, which is smaller than what calls allocate."""
+MORE_ENERGY = 1.1
+"""Energy counts as more from this ratio on. Nothing tells yet how far two runs of one commit are apart, so it is wide.
+"""
+LONGER, LEAST_SECONDS, FEWEST_WAITS = 1.25, 0.1, 3
+"""A waiting time is suspected from this ratio and by so many seconds on, after so many readings before."""
+DETECTABLE = 2.0
+"""And from so many times the change on that history would suspect of a time with the same noise."""
+_KEY = ("kind", "operator", "variant", "device_key", "is_worse")
+
+
+def find_trades(facts: TradeFacts) -> list[Trade]:
+    """One trade per kind, operator, variant, device and direction: its worst case, and how many cases show it. Those
+    that became faster come first, and what was paid before what was gained."""
+    groups: dict[tuple[object, ...], list[Trade]] = {}
+    for trade in _all_trades(facts):
+        groups.setdefault(tuple(getattr(trade, name) for name in _KEY), []).append(trade)
+    found = [replace(max(group, key=distance), cases=len({trade.case for trade in group})) for group in groups.values()]
+    return sorted(found, key=importance)
+
+
+def importance(trade: Trade) -> tuple[bool, bool, float]:
+    """Sort key: what was paid, of that for speed, of that the most."""
+    return not trade.is_worse, not trade.is_faster, -distance(trade)
+
+
+def open_costs(trades: Iterable[Trade]) -> list[Trade]:
+    """The costs that no later commit gave back and nobody accepted, the newest first. trades: of one line, in order of
+    history."""
+    costs: dict[tuple[object, ...], list[Trade]] = {}
+    for trade in trades:
+        key = (trade.kind, trade.operator, trade.variant, trade.device_key)
+        if trade.is_worse:
+            costs.setdefault(key, []).append(trade)
+        elif key in costs:
+            costs[key] = [cost for cost in costs[key] if not _gives_back(trade, cost)]
+    rest = [cost for group in costs.values() for cost in group if cost.accepted_by is None]
+    return sorted((cost for cost in rest if cost.kind != TradeKind.ENERGY), key=lambda cost: -(cost.id or 0))
+
+
+def _all_trades(facts: TradeFacts) -> Iterator[Trade]:
+    for cell in facts.cells:
+        yield from _trades_of(cell)
+    for library in facts.libraries:
+        yield from _trades_of_library(library)
+    for wait in facts.waits:
+        yield from _trades_of_wait(wait)
+
+
+def _trades_of(cell: TradedCell) -> Iterator[Trade]:
+    limit = thresholds_of(cell.device_kind).confirm_ratio
+    plain = Trade(
+        TradeKind.MEMORY,
+        cell.operator,
+        cell.variant,
+        cell.case,
+        cell.device_key,
+        "",
+        cell.change,
+        cell.change is not None and cell.change < 1 / limit,
+        metric=METRICS[cell.device_kind][0],
+    )
+    yield from _trades_of_checks(cell, plain)
+    old, new = (
+        {name: counter["median"] for name, counter in counters.items() if counter["unit"] == "bytes"}
+        for counters in (cell.base_counters, cell.head_counters)
+    )
+    for name in old.keys() & new.keys():
+        kind = TradeKind.KEPT if name == "kept" else TradeKind.MEMORY
+        yield from _larger(replace(plain, kind=kind, before=old[name], after=new[name]), LEAST_BYTES)
+    if cell.base_joules is not None and cell.head_joules is not None:
+        # A slower call takes more energy as well, which its time tells already.
+        least = MORE_ENERGY * max(1.0, cell.change or 1.0) * cell.base_joules
+        if cell.head_joules > least:
+            yield replace(plain, kind=TradeKind.ENERGY, before=cell.base_joules, after=cell.head_joules)
+
+
+def _trades_of_checks(cell: TradedCell, plain: Trade) -> Iterator[Trade]:
+    before, after = (
+        {tensor["name"]: tensor for tensor in details.get("tensors", [])} for details in (cell.base, cell.head)
+    )
+    for name in before.keys() & after.keys():
+        old, new = float(before[name]["relative"]), float(after[name]["relative"])
+        floor = LEAST_SHARE * float(after[name]["tolerance"])
+        if max(old, new) > WORSE * max(min(old, new), floor):
+            yield replace(plain, kind=TradeKind.ACCURACY, tensor=name, before=old, after=new, is_worse=new > old)
+    if "moving" in cell.base and "moving" in cell.head:
+        counted = replace(plain, kind=TradeKind.DETERMINISM)
+        if cell.base.get("differing") is not None and cell.head.get("differing") is not None:
+            counted = replace(counted, before=cell.base["differing"], after=cell.head["differing"])
+        for name in sorted(set(cell.head["moving"]) - {*cell.base["moving"], *cell.moved}):
+            yield replace(counted, tensor=name)
+        if cell.base["moving"] and not cell.head["moving"]:
+            yield replace(counted, tensor=cell.base["moving"][0], is_worse=False)
+    base, head = cell.base.get("batch") or {}, cell.head.get("batch") or {}
+    states = {base.get("state"), head.get("state")}
+    if states == {BatchState.INVARIANT, BatchState.DEPENDENT}:
+        old, new = (rows["changed"] / max(rows["rows"], 1) for rows in (base, head))
+        yield replace(plain, kind=TradeKind.BATCH, before=old, after=new, is_worse=new > old)
+
+
+def _trades_of_library(library: TradedLibrary) -> Iterator[Trade]:
+    plain = Trade(TradeKind.CODE, library.operator, "", "", library.device_key, "", None, is_faster=False)
+    yield from _larger(replace(plain, before=library.base_bytes, after=library.head_bytes), LEAST_CODE_BYTES)
+
+
+def _larger(trade: Trade, least_bytes: int) -> Iterator[Trade]:
+    """The trade where one of its values is larger than the other."""
+    assert trade.before is not None
+    assert trade.after is not None
+    small, large = sorted((trade.before, trade.after))
+    if large > max(MORE_MEMORY * small, small + least_bytes):
+        yield replace(trade, is_worse=trade.after > trade.before)
+
+
+def _trades_of_wait(wait: TradedWait) -> Iterator[Trade]:
+    """What history would suspect of a time with this noise and then some: one reading per run, taken on a busy host."""
+    if len(wait.earlier) < FEWEST_WAITS:
+        return
+    level = median(wait.earlier)
+    readings = [Reading(-place, -place, 0, *(value * 1e9,) * 3) for place, value in enumerate(wait.earlier)]
+    least = max(LONGER, 1 + DETECTABLE * detectable(learn(readings, wait.device_kind), wait.device_kind))
+    ratio = max(wait.seconds / level, level / wait.seconds)
+    if ratio > least and abs(wait.seconds - level) > LEAST_SECONDS:
+        place = TradeKind(wait.kind), wait.operator, wait.variant, wait.case, wait.device_key, ""
+        yield Trade(
+            *place,
+            change=None,
+            is_faster=False,
+            before=level,
+            after=wait.seconds,
+            is_worse=wait.seconds > level,
+            is_exact=False,
+        )
+
+
+def distance(trade: Trade) -> float:
+    """How far the values of a trade are apart, by their logarithms."""
+    if trade.kind in (TradeKind.DETERMINISM, TradeKind.BATCH) or trade.before is None or trade.after is None:
+        return 0.0
+    return abs(log(max(trade.after, 1e-300) / max(trade.before, 1e-300)))
+
+
+def _gives_back(gain: Trade, cost: Trade) -> bool:
+    """Whether a later gain leaves less of a cost than would count as one."""
+    if gain.kind in (TradeKind.DETERMINISM, TradeKind.BATCH):
+        return True
+    least = WORSE if gain.kind == TradeKind.ACCURACY else MORE_MEMORY if cost.is_exact else LONGER
+    return distance(cost) - distance(gain) <= log(least)
