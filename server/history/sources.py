@@ -8,6 +8,7 @@ from pathlib import Path
 
 from warpwatch import git
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
+from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.measured import WINDOW, EarlierJob, JobSlot, read_earlier_jobs
 from warpwatch.db.reads.query import Session
 from warpwatch.sources import Sources
@@ -34,32 +35,33 @@ def line_before(mirror: Path, sha: str) -> list[str]:
 class Earlier:
     """The jobs requested at commits before those of a submission, whose jobs are visited from the oldest commit on.
 
-    line: of the oldest commit, see line_before. definitions: what defines the operators, where no commit does.
+    line: of the oldest commit, see line_before.
     """
 
     def __init__(
         self,
         session: Session,
+        repository: RepositoryRow,
         mirror: Path,
         oldest: git.CommitInfo,
         line: Sequence[str],
-        definitions: DefinitionsVersion | None = None,
+        cache: SourceCache | None = None,
     ) -> None:
         self._mirror = mirror
-        self._definitions = definitions
-        self._cache = SourceCache()
-        self._earlier_jobs = read_earlier_jobs(session, oldest.sha, oldest.ordinal, line)
+        self._definitions = repository.definitions
+        self._cache = cache or SourceCache()
+        self._earlier_jobs = read_earlier_jobs(session, repository.id, oldest.ordinal, line)
 
-    def unchanged_since(self, place: JobSlot, operator: str, sha: str, spec: JobSpec) -> str | None:
+    def unchanged_since(self, place: JobSlot, sha: str, spec: JobSpec) -> str | None:
         """The nearest earlier commit whose numbers are this one's too: the same was asked for there, of the same
-        sources."""
+        sources. Git is asked, so no transaction may be open."""
         before = self._earlier_jobs.get(place)
         version = self._definitions.sha if self._definitions is not None else None
         if (
             before is not None
             and before.spec.asks_for_same(spec)
-            and self._fingerprint(before.sha, before.definitions_sha, operator)
-            == self._fingerprint(sha, version, operator)
+            and self._fingerprint(before.sha, before.definitions_sha, place.operator)
+            == self._fingerprint(sha, version, place.operator)
         ):
             return before.sha
         self._earlier_jobs[place] = EarlierJob(sha, spec, version)
