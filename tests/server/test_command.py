@@ -17,7 +17,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from tests.builders import CASES, Lab, run_git
+from tests.builders import CASES, Lab, write_commits
 from tests.rewording import stored
 from tests.server.test_serve import wait_until_healthy
 from warpwatch import git
@@ -191,17 +191,17 @@ def test_a_plan_comes_before_the_work_and_a_dry_run_ends_with_it(served: Setting
     assert json.loads(made.stdout)["counts"] == {"queued": 2}
 
 
-def test_unchanged_operators_are_skipped_unless_all_are_asked_for(served: Settings, lab: Lab) -> None:
-    (lab.source / "README.md").write_text("words")
-    run_git(lab.source, "add", "--all")
-    run_git(lab.source, "commit", "--quiet", "--message", "Write words")
+def test_unchanged_operators_are_skipped_unless_all_are_asked_for(served: Settings, lab: Lab, tmp_path: Path) -> None:
+    first, second = ({"kernels/square.py": "NUMBER = 1\n"}, {"README.md": "words\n"})
+    measured, _ = write_commits(tmp_path / "words", [("Begin", first), ("Write words", second)])
+    command(served, "repository", "add", "words", str(tmp_path / "words"))
     asked = ("--operators", "square", "--kinds", "bench", "--device", "cpu", "--json")
-    words = ("submit", "--repository", "kernels", *asked)
+    words = ("submit", "--repository", "words", *asked)
     command(served, *words, "--commit", "main~1")
     skipped = command(served, *words, "--commit", "main")
     assert json.loads(skipped.stdout)["counts"] == {"done": 1}
     assert "1 job skipped: operators unchanged; --all measures them, too" in skipped.stderr
-    assert f"left out: 1 commit unchanged. The results of {lab.shas[5][:9]} count, where" in skipped.stderr
+    assert f"left out: 1 commit unchanged. The results of {measured[:9]} count, where" in skipped.stderr
     for option, counts in (
         ("--all", {"queued": 1}),
         ("--no-skip-unchanged", {"queued": 1}),
