@@ -27,6 +27,14 @@ WHERE commits.repository_id = :repository_id AND commits.ordinal BETWEEN :ordina
 ORDER BY jobs.operator_id, jobs.device_id, jobs.kind, commits.ordinal DESC, jobs.id DESC
 """
 
+_REQUESTED = """
+SELECT operators.name AS operator, jobs.device_id, jobs.kind, commits.sha, jobs.spec, jobs.definitions_sha
+FROM commits JOIN jobs ON jobs.commit_id = commits.id JOIN operators ON operators.id = jobs.operator_id
+WHERE commits.repository_id = :repository_id AND commits.sha = ANY(CAST(:shas AS text[]))
+     AND jobs.state IN ('queued', 'running', 'done') AND (jobs.attempt > 0 OR jobs.state <> 'done')
+ORDER BY jobs.id
+"""
+
 
 class JobSlot(NamedTuple):
     """Where jobs of a repository are alike but for their commit."""
@@ -54,10 +62,22 @@ def read_earlier_jobs(
     would end at an older commit, although another branch was measured with the same sources.
     """
 
-    def row(
-        operator: str, device_id: int, kind: str, sha: str, spec: JobSpec, definitions_sha: str | None
-    ) -> tuple[JobSlot, EarlierJob]:
-        return JobSlot(operator, device_id, kind), EarlierJob(sha, spec, definitions_sha)
-
     parameters = {"repository_id": repository_id, "ordinal": ordinal, "window": WINDOW, "line": list(line)}
-    return dict(fetch(session, row, _ASKED, **parameters))
+    return dict(fetch(session, _earlier_job, _ASKED, **parameters))
+
+
+def read_requested_jobs(
+    session: Session, repository_id: int, shas: Sequence[str]
+) -> dict[tuple[JobSlot, str], list[EarlierJob]]:
+    """The jobs that are to run or did at these commits, by slot and id of the commit."""
+    rows = fetch(session, _earlier_job, _REQUESTED, repository_id=repository_id, shas=list(shas))
+    requested: dict[tuple[JobSlot, str], list[EarlierJob]] = {}
+    for slot, job in rows:
+        requested.setdefault((slot, job.sha), []).append(job)
+    return requested
+
+
+def _earlier_job(
+    operator: str, device_id: int, kind: str, sha: str, spec: JobSpec, definitions_sha: str | None
+) -> tuple[JobSlot, EarlierJob]:
+    return JobSlot(operator, device_id, kind), EarlierJob(sha, spec, definitions_sha)

@@ -61,7 +61,8 @@ class PlannedJob:
 
 
 def plan_jobs(plan: SubmissionPlan, request: SubmissionRequest) -> list[PlannedJob]:
-    """All jobs of a request, in the order in which a device takes them; those without work come last.
+    """All jobs of a request, in the order in which a device takes them; those without work come last. Of a range, what
+    was asked for before has no job.
 
     Git is asked for the sources of every commit, so no transaction may be open.
     """
@@ -69,9 +70,11 @@ def plan_jobs(plan: SubmissionPlan, request: SubmissionRequest) -> list[PlannedJ
     jobs = []
     for commit, operator, kind, device in requested_jobs(plan, request):
         spec = job_spec(plan.choice, request, kind, operator, device)
-        is_compare, since = kind == JobKind.COMPARE, None
+        is_compare, since, slot = kind == JobKind.COMPARE, None, JobSlot(operator, device.id, kind)
         if plan.earlier is not None and not is_compare:
-            since = plan.earlier.unchanged_since(JobSlot(operator, device.id, kind), commit.sha, spec)
+            if plan.earlier.is_requested(slot, commit.sha, spec):
+                continue
+            since = plan.earlier.unchanged_since(slot, commit.sha, spec)
         jobs.append(PlannedJob(commit, operator, kind, device, spec, base if is_compare else None, since))
     return in_queue_order([*jobs, *_held_jobs(plan, request)])
 

@@ -37,13 +37,15 @@ class UnmeasuredReason(StrEnum):
     """Why a commit gets no job.
 
     range_start: it is A of `A..B`. merged_branch: a merge brought it, and stands for it. no_operator: it has none of
-    the requested operators. unchanged: all of its operators have the sources of measured commits.
+    the requested operators. unchanged: all of its operators have the sources of measured commits. requested: the same
+    was asked of it before.
     """
 
     RANGE_START = "range_start"
     MERGED_BRANCH = "merged_branch"
     NO_OPERATOR = "no_operator"
     UNCHANGED = "unchanged"
+    REQUESTED = "requested"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,8 @@ def _left_out(
     since: dict[str, set[str | None]] = defaultdict(set)
     for job in jobs:
         since[job.commit.sha].add(job.unchanged_since)
-    without = [sha for sha in reversed(line) if sha not in since]
+    jobless = [sha for sha in reversed(line) if sha not in since]
+    without = [sha for sha in jobless if not {*plan.history.operators[sha]} & {*plan.choice.operators}]
     message = "None of the requested operators, or no package that they measure."
     groups.append(_group(mirror, UnmeasuredReason.NO_OPERATOR, without, message))
     unchanged = [sha for sha in reversed(line) if sha in since and None not in since[sha]]
@@ -190,6 +193,9 @@ def _left_out(
     names = ", ".join(held[:MOST_NAMED]) + (" …" if len(held) > MOST_NAMED else "")
     message = f"The results of {names} count, where all operators have the same sources."
     groups.append(_group(mirror, UnmeasuredReason.UNCHANGED, unchanged, message))
+    message = "The same was asked of these commits before, and is not measured twice."
+    requested = [sha for sha in jobless if sha not in set(without)]
+    groups.append(_group(mirror, UnmeasuredReason.REQUESTED, requested, message))
     return [group for group in groups if group.count]
 
 

@@ -90,7 +90,9 @@ def plan_submission(
             raise Problem(422, REFUSED, errors)
         # Who sends a working tree wants all of it measured, whatever is the same as before.
         skips = request.skip_unchanged and patch is None
-        earlier = Earlier(session, repository, mirror, commits[0], line, cache) if skips else None
+        # Who asks for one commit again wants another reading of it; a range is filled up.
+        shas = [commit.sha for commit in commits] if ".." in request.commits else []
+        earlier = Earlier(session, repository, mirror, commits[0], line, cache, shas) if skips else None
     return SubmissionPlan(repository, history, base, choice, devices, mirror, earlier, patch)
 
 

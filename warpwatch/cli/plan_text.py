@@ -12,6 +12,7 @@ _REASONS = {
     "merged_branch": "of merged branches",
     "no_operator": "without operators",
     "unchanged": "unchanged",
+    "requested": "measured before",
 }
 
 
