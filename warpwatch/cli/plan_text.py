@@ -7,7 +7,7 @@ from typing import Any
 
 MOST_LINES = 5
 """Commits that are named for each reason to leave some out."""
-_REASONS = {
+REASONS = {
     "range_start": "before the range",
     "merged_branch": "of merged branches",
     "no_operator": "without operators",
@@ -33,7 +33,7 @@ def describe_plan(plan: Mapping[str, Any]) -> Iterator[str]:
         names = [f"{commit['sha'][:9]} ({commit['jobs']})" for commit in commits[:MOST_LINES]]
         yield f"  first: {', '.join(names)}{' …' if len(commits) > MOST_LINES else ''}"
     for group in plan["left_out"]:
-        yield f"  left out: {_count(group['count'], 'commit')} {_REASONS[group['reason']]}. {group['message']}"
+        yield f"  left out: {_count(group['count'], 'commit')} {REASONS[group['reason']]}. {group['message']}"
         yield from _listed(group["commits"], group["count"])
 
 
