@@ -36,7 +36,7 @@ def measure(client: TestClient, lab: Lab, judge: Judge, kind: str, values: list[
     commits that are suspected."""
     request = {"repository": "kernels", "commits": f"{lab.shas[0]}^..main", "kinds": [kind], "operators": ["square"]}
     made = client.post("/api/v1/submissions", json=request).json()["id"]
-    suspected = []
+    suspected: list[set[tuple[int, int]]] = []
     while True:
         rows = client.get("/api/v1/jobs", params={"submission": made, "state": "queued"}).json()["items"]
         if not rows:
