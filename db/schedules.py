@@ -92,10 +92,11 @@ def list_due(session: Session, now: datetime) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class JobCost:
-    """Usual time of jobs of one kind; operator and suite are None in the mean over all operators and suites."""
+    """Usual time of jobs of one kind; repository_id, operator and suite are None in the median of all jobs."""
 
     kind: str
     device_id: int
+    repository_id: int | None
     operator: str | None
     suite: str | None
     seconds: float
@@ -104,14 +105,15 @@ class JobCost:
 def read_costs(session: Session) -> list[JobCost]:
     """The median time of recent jobs by kind and device, of all operators together and of each operator and suite."""
     sql = f"""
-    SELECT recent.kind, recent.device_id, operators.name AS operator, recent.spec ->> 'suite' AS suite,
+    SELECT recent.kind, recent.device_id, operators.repository_id, operators.name AS operator,
+           recent.spec ->> 'suite' AS suite,
            (percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch
                 FROM recent.finished_at - recent.started_at)))::float AS seconds
     FROM (SELECT * FROM jobs WHERE state = 'done' AND attempt > 0 ORDER BY id DESC LIMIT {COST_JOBS}) AS recent
     JOIN operators ON operators.id = recent.operator_id
     WHERE recent.started_at IS NOT NULL AND recent.finished_at IS NOT NULL
-    GROUP BY GROUPING SETS ((recent.kind, recent.device_id), (recent.kind, recent.device_id, operators.name,
-         recent.spec ->> 'suite'))
+    GROUP BY GROUPING SETS ((recent.kind, recent.device_id), (recent.kind, recent.device_id, operators.repository_id,
+         operators.name, recent.spec ->> 'suite'))
     """
     return fetch(session, JobCost, sql)
 

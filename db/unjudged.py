@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
@@ -77,3 +77,27 @@ def claim_unjudged(s: Session, job: EndedJob) -> bool:
 def mark_judged(s: Session, job_id: int) -> None:
     """Says that verdicts were drawn from the job."""
     s.execute(update(JobRecord).where(JobRecord.id == job_id).values(judged_at=func.now()))
+
+
+def reopen_early(s: Session, job_id: int) -> int:
+    """Takes the verdicts back from which jobs of a submission were judged before the last one of their operator, device
+    and kind ended, so that they are judged once more with all readings; how many.
+
+    Ranges are measured halves first: whoever came early saw gaps, and the newest commit had no history at all.
+    """
+    return len(s.execute(text(_REOPEN), {"job_id": job_id}).all())
+
+
+_REOPEN = """
+WITH slot AS (
+    SELECT other.id, other.state, other.attempt, other.judged_at, other.finished_at FROM jobs AS own
+    JOIN jobs AS other ON other.submission_id = own.submission_id AND other.operator_id = own.operator_id
+         AND other.device_id = own.device_id AND other.kind = own.kind
+    WHERE own.id = :job_id AND own.kind IN ('bench', 'check')
+)
+UPDATE jobs SET judged_at = NULL FROM slot
+WHERE jobs.id = slot.id AND slot.state = 'done' AND slot.attempt > 0
+  AND slot.judged_at < (SELECT max(finished_at) FROM slot)
+  AND NOT EXISTS (SELECT FROM slot WHERE state IN ('queued', 'running'))
+RETURNING jobs.id
+"""

@@ -13,7 +13,9 @@ import typer.main
 from tests.references import FOLDER, references
 from warpwatch import operator
 from warpwatch.cli.app import app
+from warpwatch.cli.plan_text import REASONS
 from warpwatch.project import KNOWN_KEYS, MEASURED_KEYS
+from warpwatch.server.intake.preview import UnmeasuredReason
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.settings import VARIABLES
 
@@ -68,11 +70,21 @@ def test_the_page_on_operators_holds_the_whole_interface(texts: dict[str, str]) 
 
 
 def test_the_document_tells_whether_unchanged_operators_are_measured() -> None:
-    """The default that any-repository.md states is that of the command and of the REST API."""
-    text = " ".join((ROOT / "docs" / "any-repository.md").read_text().split())
-    is_default = SubmissionRequest.model_fields["skip_unchanged"].default
-    assert ("By default every commit measures every operator, changed or not;" in text) == (not is_default)
+    """The default that the documents state is that of the command and of the REST API."""
+    texts = [" ".join((ROOT / "docs" / name).read_text().split()) for name in ("any-repository.md", "submitting.md")]
+    assert SubmissionRequest.model_fields["skip_unchanged"].default is True
+    assert "whose sources did not change is not measured again; `--all` measures it, too" in texts[0]
+    assert '`"skip_unchanged": false`' in texts[1]
     command: Any = typer.main.get_command(app)
-    options = [option for parameter in command.commands["submit"].params for option in parameter.opts]
-    assert "--skip-unchanged" in options
-    assert "`--skip-unchanged`" in text
+    (option,) = [row for row in command.commands["submit"].params if "--all" in row.opts]
+    assert (option.default, set(option.opts), option.secondary_opts) == (
+        False,
+        {"--all", "--no-skip-unchanged"},
+        ["--skip-unchanged"],
+    )
+
+
+def test_the_document_lists_every_reason_to_leave_out_a_commit() -> None:
+    text = (ROOT / "docs" / "submitting.md").read_text()
+    assert set(REASONS) == set(UnmeasuredReason)
+    assert [words for words in REASONS.values() if f"| {words} |" not in text] == []

@@ -360,20 +360,27 @@ def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
     `ROOT^..B`, where ROOT is a first commit, is everything up to B. Raises UnknownRefError for an empty range and
     GitError for more than `limit` commits.
     """
+    start, head = range_ends(mirror, text)
     if ".." not in text:
-        return [resolve(mirror, text)]
-    low, _, high = text.partition("..")
-    head = resolve(mirror, high.removeprefix(".") or "HEAD")
-    if low.endswith("^") and _is_root(mirror, low[:-1]):
-        revisions = head
-    else:
-        revisions = f"{resolve(mirror, low or 'HEAD')}..{head}"
+        return [head]
+    revisions = head if start is None else f"{start}..{head}"
     shas = git("rev-list", "--first-parent", "--reverse", revisions, cwd=mirror).split()
     if not shas:
         raise UnknownRefError(f"{text!r} holds no commits; write the older commit first")
     if len(shas) > limit:
         raise GitError(f"{text!r} holds {len(shas)} commits; ask for at most {limit} at once")
     return shas
+
+
+def range_ends(mirror: Path, text: str) -> tuple[str | None, str]:
+    """Full ids of the commit A that `A..B` excludes, and of B; None for A where nothing is excluded."""
+    if ".." not in text:
+        return None, resolve(mirror, text)
+    low, _, high = text.partition("..")
+    head = resolve(mirror, high.removeprefix(".") or "HEAD")
+    if low.endswith("^") and _is_root(mirror, low[:-1]):
+        return None, head
+    return resolve(mirror, low or "HEAD"), head
 
 
 def _is_root(mirror: Path, ref: str) -> bool:

@@ -55,6 +55,32 @@ def list_recent(mirror: Path, ref: str, limit: int) -> list[CommitSummary]:
     output = git(
         "log", "-z", "--first-parent", f"--max-count={limit}", f"--format={FORMAT}", resolve(mirror, ref), cwd=mirror
     )
+    return _summaries(output)
+
+
+def merged_commits(mirror: Path, start: str | None, line: Sequence[str], limit: int) -> tuple[int, list[CommitSummary]]:
+    """How many commits came by merges to a line of first parents, and the newest `limit` of them.
+
+    line: full ids, oldest first. start: what lies before the line and is no part of it; None where the line begins at a
+    first commit.
+    """
+    since = [] if start is None else [f"^{start}"]
+    every = git("rev-list", "--stdin", cwd=mirror, text="\n".join([line[-1], *since])).split()
+    on_line = set(line)
+    merged = [sha for sha in every if sha not in on_line]
+    return len(merged), summarize(mirror, merged[:limit])
+
+
+def summarize(mirror: Path, shas: Sequence[str]) -> list[CommitSummary]:
+    """The commits with these full ids, in the same order."""
+    if not shas:
+        return []  # Without an id, git log would show HEAD.
+    output = git("log", "-z", "--no-walk=unsorted", "--stdin", f"--format={FORMAT}", cwd=mirror, text="\n".join(shas))
+    return _summaries(output)
+
+
+def _summaries(output: str) -> list[CommitSummary]:
+    """The commits of a log in FORMAT."""
     return [
         CommitSummary(sha, subject, author, instant(authored_at))
         for sha, _, author, authored_at, subject in rows(output, 5)

@@ -208,6 +208,19 @@ def read_origin(session: Session, job_id: int) -> JobOrigin:
     return origin
 
 
+def list_awaited(session: Session, job_id: int) -> list[int]:
+    """The ordinals of the commits at which the submission of a job has yet to measure the same operator on the same
+    device, by jobs of the same kind."""
+    sql = """
+    SELECT DISTINCT commits.ordinal FROM jobs AS own
+    JOIN jobs AS other ON other.submission_id = own.submission_id AND other.operator_id = own.operator_id
+         AND other.device_id = own.device_id AND other.kind = own.kind
+    JOIN commits ON commits.id = other.commit_id
+    WHERE own.id = :id AND other.state IN ('queued', 'running') ORDER BY commits.ordinal
+    """
+    return list(session.scalars(text(sql), {"id": job_id}))
+
+
 def list_known(session: Session, operator_id: int, device_id: int, oldest: int) -> list[KnownChange]:
     """The changes of an operator on a device that end after the commit with the ordinal `oldest`."""
     sql = """

@@ -17,21 +17,29 @@ WINDOW = 500
 # A job that was itself left out is no measurement, and the one that it points to has the same sources.
 _ASKED = """
 SELECT DISTINCT ON (jobs.operator_id, jobs.device_id, jobs.kind)
-       jobs.operator_id, jobs.device_id, jobs.kind, commits.sha, jobs.spec, jobs.definitions_sha
-FROM commits AS oldest
-JOIN commits ON commits.repository_id = oldest.repository_id AND commits.ordinal BETWEEN :ordinal - :window
-     AND :ordinal - 1
+       operators.name AS operator, jobs.device_id, jobs.kind, commits.sha, jobs.spec, jobs.definitions_sha
+FROM commits
 JOIN jobs ON jobs.commit_id = commits.id
-WHERE oldest.sha = :sha AND commits.sha = ANY(CAST(:line AS text[]))
+JOIN operators ON operators.id = jobs.operator_id
+WHERE commits.repository_id = :repository_id AND commits.ordinal BETWEEN :ordinal - :window AND :ordinal - 1
+     AND commits.sha = ANY(CAST(:line AS text[]))
      AND jobs.state IN ('queued', 'running', 'done') AND (jobs.attempt > 0 OR jobs.state <> 'done')
 ORDER BY jobs.operator_id, jobs.device_id, jobs.kind, commits.ordinal DESC, jobs.id DESC
 """
 
+_REQUESTED = """
+SELECT operators.name AS operator, jobs.device_id, jobs.kind, commits.sha, jobs.spec, jobs.definitions_sha
+FROM commits JOIN jobs ON jobs.commit_id = commits.id JOIN operators ON operators.id = jobs.operator_id
+WHERE commits.repository_id = :repository_id AND commits.sha = ANY(CAST(:shas AS text[]))
+     AND jobs.state IN ('queued', 'running', 'done') AND (jobs.attempt > 0 OR jobs.state <> 'done')
+ORDER BY jobs.id
+"""
+
 
 class JobSlot(NamedTuple):
-    """Where jobs are alike but for their commit."""
+    """Where jobs of a repository are alike but for their commit."""
 
-    operator_id: int
+    operator: str
     device_id: int
     kind: str
 
@@ -45,17 +53,31 @@ class EarlierJob:
     definitions_sha: str | None = None
 
 
-def read_earlier_jobs(session: Session, sha: str, ordinal: int, line: Sequence[str]) -> dict[JobSlot, EarlierJob]:
-    """The nearest job before a commit that is to run or did, for every operator, device and kind of the commit's
-    repository.
+def read_earlier_jobs(
+    session: Session, repository_id: int, ordinal: int, line: Sequence[str]
+) -> dict[JobSlot, EarlierJob]:
+    """The nearest job before a commit that is to run or did, for every operator, device and kind of a repository.
 
-    line: ids of the commits on its line of first parents. Without a point of its own a branch would end at an older
-    commit, although another branch was measured with the same sources.
+    ordinal: of the commit. line: ids of the commits on its line of first parents. Without a point of its own a branch
+    would end at an older commit, although another branch was measured with the same sources.
     """
 
-    def row(
-        operator_id: int, device_id: int, kind: str, sha: str, spec: JobSpec, definitions_sha: str | None
-    ) -> tuple[JobSlot, EarlierJob]:
-        return JobSlot(operator_id, device_id, kind), EarlierJob(sha, spec, definitions_sha)
+    parameters = {"repository_id": repository_id, "ordinal": ordinal, "window": WINDOW, "line": list(line)}
+    return dict(fetch(session, _earlier_job, _ASKED, **parameters))
 
-    return dict(fetch(session, row, _ASKED, sha=sha, ordinal=ordinal, window=WINDOW, line=list(line)))
+
+def read_requested_jobs(
+    session: Session, repository_id: int, shas: Sequence[str]
+) -> dict[tuple[JobSlot, str], list[EarlierJob]]:
+    """The jobs that are to run or did at these commits, by slot and id of the commit."""
+    rows = fetch(session, _earlier_job, _REQUESTED, repository_id=repository_id, shas=list(shas))
+    requested: dict[tuple[JobSlot, str], list[EarlierJob]] = {}
+    for slot, job in rows:
+        requested.setdefault((slot, job.sha), []).append(job)
+    return requested
+
+
+def _earlier_job(
+    operator: str, device_id: int, kind: str, sha: str, spec: JobSpec, definitions_sha: str | None
+) -> tuple[JobSlot, EarlierJob]:
+    return JobSlot(operator, device_id, kind), EarlierJob(sha, spec, definitions_sha)

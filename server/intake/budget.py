@@ -28,10 +28,21 @@ class CandidateJob:
 
 
 class CostEstimates:
-    """Seconds on the device per job: from the same operator and suite, else from its kind and device, else a guess."""
+    """Seconds on the device per job: from the same operator and suite, else from its kind and device, else a guess.
 
-    def __init__(self, costs: Iterable[JobCost]) -> None:
-        self._seconds = {(cost.kind, cost.device_id, cost.operator, cost.suite): cost.seconds for cost in costs}
+    repository_id: of the repository whose operators are meant; None where jobs of several are estimated.
+    """
+
+    def __init__(self, costs: Iterable[JobCost], repository_id: int | None = None) -> None:
+        self._seconds = {
+            (cost.kind, cost.device_id, cost.operator, cost.suite): cost.seconds
+            for cost in costs
+            if repository_id is None or cost.repository_id in (None, repository_id)
+        }
+
+    def known(self, job: CandidateJob) -> float | None:
+        """Seconds by earlier jobs of the same kind, device, operator and suite; None before there was one."""
+        return self._seconds.get((job.kind, job.device_id, job.operator, job.suite))
 
     def of(self, job: CandidateJob | OpenJob) -> float:
         if isinstance(job, CandidateJob) and job.unchanged_since is not None:

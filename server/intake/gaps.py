@@ -64,3 +64,11 @@ def widest_first(lines: Mapping[Line, Sequence[Version]]) -> Iterator[tuple[Line
         push(line, low, chosen)
         if high < len(chain):
             push(line, chosen, high)
+
+
+def halve(shas: Sequence[str]) -> list[str]:
+    """Commits of a history, which begins with the oldest, so that its shape is seen early: the newest, the oldest, then
+    the middle of the widest gap, again and again."""
+    ends = list(dict.fromkeys([*shas[-1:], *shas[:1]]))
+    chain = [Version([sha], sha in ends) for sha in shas]
+    return [*ends, *(sha for _, sha in widest_first({"": chain}))]

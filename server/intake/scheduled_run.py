@@ -47,9 +47,9 @@ from warpwatch.server.intake.candidates import (
 )
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
 from warpwatch.server.intake.cron import next_after
+from warpwatch.server.intake.planned_jobs import job_spec
 from warpwatch.server.intake.space import require_space
 from warpwatch.server.intake.submission_request import SubmissionRequest
-from warpwatch.server.intake.submissions import job_spec
 from warpwatch.server.intake.targets import choose_devices
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources
@@ -87,7 +87,7 @@ class _TurnStart:
     def request(self, sha: str) -> SubmissionRequest:
         """The request of the schedule at a commit."""
         fields = self.schedule.request
-        names = ("kinds", "operators", "suite", "device", "priority")
+        names = ("kinds", "operators", "suite", "device", "priority", "skip_unchanged")
         return SubmissionRequest(repository=self.repository.name, commits=sha, **{name: fields[name] for name in names})
 
 
@@ -159,7 +159,7 @@ def _plan(
             raise NothingToDo(f"nothing to do: {_join_errors(errors)}")
         measured = _measured(session, start, history, choice)
         readings = list_readings(session, start.repository.id) if schedule.kind == "rerun" else []
-        unchanged = _Unchanged(session, start, mirror, head, choice, line)
+        unchanged = _Unchanged(session, start, mirror, head, choice, line, cache)
     # Sources may have to be read at a thousand commits, so no transaction is open meanwhile.
     measured = replace(measured, requested=_same_definition(measured.requested, start.repository, mirror, cache))
     if schedule.kind == "suite":
@@ -182,14 +182,12 @@ class _Unchanged:
         head: git.CommitInfo,
         choice: OperatorSelection,
         line: list[str],
+        cache: SourceCache,
     ) -> None:
         skips = start.schedule.kind == "suite" and start.schedule.request["skip_unchanged"]
-        self._earlier = None
-        if skips:
-            self._earlier = Earlier(session, mirror, head, line, start.repository.definitions)
+        self._earlier = Earlier(session, start.repository, mirror, head, line, cache) if skips else None
         self._request, self._sha, self._choice = start.request(head.sha), head.sha, choice
         self._devices = {device.id: device for device in start.devices}
-        self._operators = ensure_operators(session, start.repository.id, choice.operators) if skips else {}
 
     def since(self, line: Line, kind: JobKind) -> str | None:
         """The earlier commit with the same sources; None when the operator has to be measured."""
@@ -197,9 +195,7 @@ class _Unchanged:
             return None
         operator, device_id = line
         spec = job_spec(self._choice, self._request, kind, operator, self._devices[device_id])
-        return self._earlier.unchanged_since(
-            JobSlot(self._operators[operator], device_id, kind), operator, self._sha, spec
-        )
+        return self._earlier.unchanged_since(JobSlot(operator, device_id, kind), self._sha, spec)
 
 
 def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: datetime) -> _TurnStart:
@@ -212,7 +208,7 @@ def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: dat
     if not served:
         names = ", ".join(device.key for device in devices)
         raise NothingToDo(f"waiting: no worker for {names}; start a worker with `warpwatch worker`", passing=True)
-    costs = CostEstimates(read_costs(session))
+    costs = CostEstimates(read_costs(session), repository.id)
     reserved = costs.reserved_seconds(list_open(session, schedule.id, now))
     left_seconds = schedule.budget_minutes * 60 - schedule.spent_minutes * 60 - reserved
     if left_seconds <= 0:

@@ -80,8 +80,9 @@ class SubmissionRequest(BaseModel):
     )
     profile: ProfileOptions = ProfileOptions()
     skip_unchanged: bool = Field(
-        default=False,
-        description="Skip operators whose sources did not change since the last commit with the same request.",
+        default=True,
+        description="Skip operators whose sources did not change since the last commit with the same request. "
+        "Comparisons, and commits that are patches, are never skipped.",
     )
     sanitize: Literal["memcheck", "racecheck", "initcheck", "address"] | None = Field(
         default=None,

@@ -36,7 +36,7 @@ from warpwatch.db.reads.observed import (
 )
 from warpwatch.db.reads.query import Session
 from warpwatch.db.trials import IMPORTED, ensure_series, keep_share
-from warpwatch.db.unjudged import EndedJob, claim_unjudged, mark_judged, unjudged_jobs
+from warpwatch.db.unjudged import EndedJob, claim_unjudged, mark_judged, reopen_early, unjudged_jobs
 from warpwatch.logs import JOB_ID
 from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import write_down
@@ -134,7 +134,8 @@ class JobFacts:
     trial_id: of the trial that the job answers. point: the reading of the job itself. oldest: ordinal of the oldest
     commit that the verdict looks at. known: the regressions of the operator and device from there on. imported: rounds
     of a comparison that was made elsewhere. common: see list_common_shifts. sources: by commit, see list_sources.
-    releases: what the series read at releases. drifts: of unchanged series of others on the card.
+    releases: what the series read at releases. drifts: of unchanged series of others on the card. awaited: ordinals of
+    commits that the submission has yet to measure: no change is suspected across them.
     """
 
     job: EndedJob
@@ -151,6 +152,11 @@ class JobFacts:
     sources: dict[int, str] = field(default_factory=dict)
     releases: list[ReleaseReading] = field(default_factory=list)
     drifts: list[float] = field(default_factory=list)
+    awaited: list[int] = field(default_factory=list)
+
+    def is_awaited(self, base: int, head: int) -> bool:
+        """Whether a commit between these ordinals has yet to be measured, which tells on which side a change lies."""
+        return any(base < ordinal < head for ordinal in self.awaited)
 
     @property
     def imported_job_id(self) -> int | None:
@@ -175,6 +181,7 @@ def judge_job(database: Database, mirrors: Mirrors, job: EndedJob, trial_share: 
                         date_back(session, job.operator_id, job.finished_at)
                     keep_share(session, job.device_id, trial_share)
                     mark_judged(session, job.id)
+                    reopen_early(session, job.id)
                 return
         except ContextChangedError:
             # Whoever changed it got on with its own work, so this does not go on for ever.
@@ -208,13 +215,15 @@ def read_job(session: Session, job: EndedJob) -> JobFacts:
             sources=list_sources(session, readings[0].series_id, commits) if readings else {},
             releases=releases,
             drifts=[] if origin.card_id is None else list_other_drifts(session, origin.card_id, job.operator_id),
+            awaited=judging.list_awaited(session, job.id),
         )
     if job.kind == JobKind.CHECK and job.spec.sanitize is None:
         # A sanitizer finds what a plain check cannot see, so the two are not compared.
         checks = list_checks_around(session, job.id)
         oldest = min((row.ordinal for row in checks), default=0)
         known = judging.list_known(session, job.operator_id, job.device_id, oldest)
-        return JobFacts(job, origin, checks=checks, oldest=oldest, known=known)
+        awaited = judging.list_awaited(session, job.id)
+        return JobFacts(job, origin, checks=checks, oldest=oldest, known=known, awaited=awaited)
     return JobFacts(job, origin)
 
 
@@ -329,7 +338,9 @@ def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: O
     common = facts.common.get((job.commit_id, origin.card_id), 0.0)
     sources, shifts = _read_shifts(mirror, origin.operator, point.sha, windows, common)
     drifts = _find_drifts(facts, point, sources)
-    candidates = find_candidates(windows, known)
+    candidates = [
+        item for item in find_candidates(windows, known) if not facts.is_awaited(item.base_ordinal, item.head_ordinal)
+    ]
     # What was measured elsewhere cannot be measured again, so history has the last word unless a file brought a trial.
     final = find_candidates([replace(item, is_final=True) for item in windows], known) if imported_job_id else []
     pairs = {item.pair for item in (*candidates, *final)}
@@ -464,7 +475,8 @@ def _plan_checks(mirror: Mirror, facts: JobFacts) -> Write:
     breakages = [
         item
         for item in find_breakages(facts.checks, line, job.commit_id)
-        if not mirror.same_sources(origin.operator, item.base.sha, item.head.sha)
+        if not facts.is_awaited(item.base.ordinal, item.head.ordinal)
+        and not mirror.same_sources(origin.operator, item.base.sha, item.head.sha)
     ]
     cells = [(item.base.variant_id, item.base.case_id) for item in breakages]
     ids = {row.sha: row.commit_id for item in breakages for row in (item.base, item.head)}

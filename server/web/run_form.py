@@ -82,7 +82,8 @@ def create_form(request: Request, settings: Config, form: Annotated[FormData, De
     try:
         body = SubmissionRequest.model_validate({name: value for name, value in entered.items() if name != "nonce"})
         # git may have to fetch for minutes, so no transaction is open meanwhile.
-        new_id = submit(database_of(request), settings, body, "form", _key(str(entered.get("nonce", "")), body))
+        key = _key(str(entered.get("nonce", "")), body)
+        new_id = submit(database_of(request), settings, body, "form", key, request.app.state.sources)
     except (ValidationError, Problem) as error:
         errors = form_errors(error)
     else:
@@ -113,7 +114,7 @@ def preview_form(request: Request, settings: Config, form: Annotated[FormData, D
     result = None
     try:
         body = SubmissionRequest.model_validate({name: value for name, value in entered.items() if name != "nonce"})
-        result = preview_submission(database_of(request), settings, body)
+        result = preview_submission(database_of(request), settings, body, request.app.state.sources)
     except (ValidationError, Problem) as error:
         errors = form_errors(error)
     return render(request, "_preview.html", preview=result, errors=errors)

@@ -58,7 +58,7 @@ def create(
     require_repository(caller, body.repository)
     database = database_of(request)
     origin = "cli" if request.headers.get("x-warpwatch-origin") == "cli" else "api"
-    submission_id = submit(database, settings, body, origin, idempotency_key)
+    submission_id = submit(database, settings, body, origin, idempotency_key, request.app.state.sources)
     response.headers["Location"] = f"/api/v1/submissions/{submission_id}"
     with database.session() as session:
         return get_submission(session, submission_id)
@@ -67,10 +67,11 @@ def create(
 @api.post("/submissions/preview", responses=documented(403, 404, 422, 502))
 @in_git_thread(lambda arguments: arguments["body"].repository)
 def preview(request: Request, body: SubmissionRequest, settings: Config, caller: Asking) -> SubmissionPreview:
-    """The jobs and device minutes of a submission, without creating it. An invalid field rejects the whole request."""
+    """The commits, jobs and device minutes of a submission, without creating it. An invalid field rejects the whole
+    request."""
     require_schema(request)
     require_repository(caller, body.repository)
-    return preview_submission(database_of(request), settings, body)
+    return preview_submission(database_of(request), settings, body, request.app.state.sources)
 
 
 @api.get("/repositories/{name}/commits", responses=documented(404, 422, 502))

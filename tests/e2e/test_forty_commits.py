@@ -40,7 +40,14 @@ def shas(running: Running, source: Path, load: None) -> list[str]:
     asked = [
         running.client.post(
             "/submissions",
-            {"repository": "roots", "commits": commits[number], "kinds": ["check", "bench"], "device": "cpu"},
+            # Suspicions come from history, which needs readings of unchanged code, too.
+            {
+                "repository": "roots",
+                "commits": commits[number],
+                "kinds": ["check", "bench"],
+                "device": "cpu",
+                "skip_unchanged": False,
+            },
         )
         for number in MEASURED
     ]

@@ -17,7 +17,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from tests.builders import CASES, Lab
+from tests.builders import CASES, Lab, write_commits
 from tests.rewording import stored
 from tests.server.test_serve import wait_until_healthy
 from warpwatch import git
@@ -170,6 +170,44 @@ def test_without_waiting_cancel_status_and_retry(served: Settings, lab: Lab) -> 
     assert "is queued" in command(served, "retry", number).stdout
     job = command(served, "cancel", "1", "--job")
     assert job.stdout == "job 1 is cancelled\n"
+
+
+def test_a_plan_comes_before_the_work_and_a_dry_run_ends_with_it(served: Settings, lab: Lab) -> None:
+    lab.bench(3, {V1: 10_000.0})
+    asked = ("--commit", "main~2..main", "--operators", "square", "--kinds", "bench", "--device", "cpu")
+    words = ("submit", "--repository", "kernels", *asked)
+    planned = command(served, *words, "--dry-run", "--json")
+    assert planned.exit_code == 0, planned.stderr
+    lines = planned.stderr.splitlines()
+    assert lines[0] == "plan: 2 jobs (2 bench) at 2 commits, 1 operator"
+    assert lines[1].startswith("  Test CPU: 2 jobs, about ")
+    assert f"  first: {lab.shas[5][:9]} (1), {lab.shas[4][:9]} (1)" in lines
+    assert f"    {lab.shas[3][:9]} Change 4" in lines
+    assert json.loads(planned.stdout)["jobs"] == 2
+    with lab.database.session() as session:
+        assert list_jobs(session, JobFilter(state="queued")).items == []
+    made = command(served, *words, "--json")
+    assert made.stderr.splitlines()[: len(lines)] == lines
+    assert json.loads(made.stdout)["counts"] == {"queued": 2}
+
+
+def test_unchanged_operators_are_skipped_unless_all_are_asked_for(served: Settings, lab: Lab, tmp_path: Path) -> None:
+    first, second = ({"kernels/square.py": "NUMBER = 1\n"}, {"README.md": "words\n"})
+    measured, _ = write_commits(tmp_path / "words", [("Begin", first), ("Write words", second)])
+    command(served, "repository", "add", "words", str(tmp_path / "words"))
+    asked = ("--operators", "square", "--kinds", "bench", "--device", "cpu", "--json")
+    words = ("submit", "--repository", "words", *asked)
+    command(served, *words, "--commit", "main~1")
+    skipped = command(served, *words, "--commit", "main")
+    assert json.loads(skipped.stdout)["counts"] == {"done": 1}
+    assert "1 job skipped: operators unchanged; --all measures them, too" in skipped.stderr
+    assert f"left out: 1 commit unchanged. The results of {measured[:9]} count, where" in skipped.stderr
+    for option, counts in (
+        ("--all", {"queued": 1}),
+        ("--no-skip-unchanged", {"queued": 1}),
+        ("--skip-unchanged", {"done": 1}),
+    ):
+        assert json.loads(command(served, *words, "--commit", "main", option).stdout)["counts"] == counts, option
 
 
 def test_refusals_say_what_to_do(served: Settings, lab: Lab) -> None:

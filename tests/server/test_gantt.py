@@ -19,7 +19,7 @@ from warpwatch.server.intake.budget import CostEstimates
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DEVICE = DeviceRow(1, "gpu", "cuda", "A <b>GPU</b> & more", 1, 0, 0, 1)
-COSTS = CostEstimates([JobCost("bench", 1, None, None, 120.0)])
+COSTS = CostEstimates([JobCost("bench", 1, None, None, None, 120.0)])
 
 
 def ran(job: int, start: float, end: float | None, state: str = "done") -> DeviceRun:

@@ -108,6 +108,7 @@ def test_job_detail(client: TestClient, lab: Lab) -> None:
         CASES[0],
         "--device",
         "test-cpu",
+        "--all",
         "--wait",
     ]
     problem(client.get("/api/v1/jobs/999"), 404)

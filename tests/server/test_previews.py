@@ -12,7 +12,7 @@ from sqlalchemy import text
 from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
 from tests.server.test_code import problem
 from warpwatch.contract.words import Status
-from warpwatch.db import registry
+from warpwatch.db import registry, runs
 
 
 def preview(client: TestClient, **fields: Any) -> dict[str, Any]:
@@ -52,8 +52,24 @@ def test_minutes_come_from_earlier_jobs(client: TestClient, lab: Lab) -> None:
     job = lab.check(0, {("v1", CASES[0]): Status.OK})
     with lab.database.session() as session:
         session.execute(text("UPDATE jobs SET started_at = finished_at - interval '90 s' WHERE id = :id"), {"id": job})
-    assert preview(client, kinds=["check"], operators=["square"])["minutes"] == 1.5
-    assert preview(client, kinds=["check"], operators=["square"], commits="main~2..main")["minutes"] == 3.0
+
+    def planned(**fields: Any) -> tuple[float | None, int]:
+        (device,) = preview(client, operators=["square"], **fields)["devices"]
+        return device["minutes"], device["unknown_jobs"]
+
+    assert planned(kinds=["check"]) == (1.5, 0)
+    assert planned(kinds=["check"], commits="main~2..main") == (3.0, 0)
+    assert planned(kinds=["check", "bench"]) == (1.5, 1)
+    assert planned(kinds=["bench"]) == (None, 1)
+    assert planned(kinds=["check"], suite="full") == (None, 1)
+
+
+def test_minutes_are_not_those_of_another_repository(client: TestClient, lab: Lab, tmp_path: Path) -> None:
+    lab.check(0, {("v1", CASES[0]): Status.OK})
+    make_repository(tmp_path / "other", commits=2)
+    client.post("/api/v1/repositories", json={"name": "other", "url": str(tmp_path / "other")})
+    (device,) = preview(client, repository="other", kinds=["check"])["devices"]
+    assert (device["minutes"], device["unknown_jobs"]) == (None, 1)
 
 
 def test_a_preview_creates_nothing_and_names_fields(client: TestClient, lab: Lab) -> None:
@@ -77,7 +93,7 @@ def test_a_preview_sees_what_was_just_pushed(client: TestClient, lab: Lab, tmp_p
     client.post("/api/v1/repositories", json={"name": "pushed", "url": str(path)})
     run_git(path, "checkout", "--quiet", "-b", "late")
     sha = commit(path, "Late")
-    assert preview(client, repository="pushed", commits="late")["commits"] == [sha]
+    assert [row["sha"] for row in preview(client, repository="pushed", commits="late")["commits"]] == [sha]
 
 
 def test_branches_and_commits_to_pick(client: TestClient, lab: Lab, tmp_path: Path) -> None:
@@ -148,5 +164,111 @@ def test_a_repository_that_cannot_be_fetched_keeps_the_input(client: TestClient,
 
 
 def test_a_range_can_begin_at_the_first_commit(client: TestClient, lab: Lab) -> None:
-    assert preview(client, commits=f"{lab.shas[0]}^..main")["commits"] == lab.shas
-    assert preview(client, commits=f"{lab.shas[1]}^..main")["commits"] == lab.shas[1:]
+    for first in (0, 1):
+        plan = preview(client, commits=f"{lab.shas[first]}^..main")
+        assert {row["sha"] for row in plan["commits"]} == set(lab.shas[first:])
+        assert [group["reason"] for group in plan["left_out"]] == (["range_start"] if first else [])
+
+
+@pytest.fixture
+def merged(client: TestClient, lab: Lab, tmp_path: Path) -> tuple[Path, list[str]]:
+    """A registered repository `merged`: a first commit, words, a branch of two commits, its merge, a commit that takes
+    all operators away; the ids along first parents."""
+    path = tmp_path / "merged"
+    make_repository(path, commits=1, operators=("square", "cube"))
+    write(path, "README.md", "words")
+    run_git(path, "checkout", "--quiet", "-b", "side")
+    commit(path, "Side 1")
+    commit(path, "Side 2")
+    run_git(path, "checkout", "--quiet", "main")
+    run_git(path, "merge", "--quiet", "--no-ff", "--message", "Merge side", "side")
+    run_git(path, "rm", "--quiet", "-r", "kernels")
+    run_git(path, "commit", "--quiet", "--message", "Remove all")
+    client.post("/api/v1/repositories", json={"name": "merged", "url": str(path)})
+    return path, run_git(path, "rev-list", "--first-parent", "--reverse", "main").split()
+
+
+def write(path: Path, name: str, text: str) -> None:
+    (path / name).write_text(text)
+    run_git(path, "add", "--all")
+    run_git(path, "commit", "--quiet", "--message", f"Write {name}")
+
+
+def test_a_plan_says_what_is_left_out_and_why(client: TestClient, merged: tuple[Path, list[str]]) -> None:
+    _, (root, words, merge, removal) = merged
+    plan = preview(client, repository="merged", commits=f"{root}..main", kinds=["bench"])
+    left_out = {group["reason"]: group for group in plan["left_out"]}
+    assert {reason: [row["subject"] for row in group["commits"]] for reason, group in left_out.items()} == {
+        "range_start": ["Change 1"],
+        "merged_branch": ["Side 2", "Side 1"],
+        "no_operator": ["Remove all"],
+    }
+    assert f"Write {root[:12]}^..B to measure the first commit of the history" in left_out["range_start"]["message"]
+    assert plan["commits"] == [
+        {"sha": merge, "subject": "Merge side", "jobs": 1, "unchanged": {"cube": words}},
+        {"sha": words, "subject": "Write README.md", "jobs": 2, "unchanged": {}},
+    ]
+    whole = preview(client, repository="merged", commits=f"{root}^..main", kinds=["bench"])
+    assert {group["reason"]: [row["sha"] for row in group["commits"]] for group in whole["left_out"]}["unchanged"] == [
+        words
+    ]
+    assert (whole["jobs"], whole["unchanged"]) == (3, 3)
+    every = preview(client, repository="merged", commits=f"{root}^..main", kinds=["bench"], skip_unchanged=False)
+    assert (every["jobs"], every["unchanged"]) == (6, 0)
+    assert removal not in {row["sha"] for row in every["commits"]}
+
+
+def test_the_form_shows_the_plan(client: TestClient, merged: tuple[Path, list[str]]) -> None:
+    _, (root, *_) = merged
+    form = {"repository": "merged", "commits": f"{root}..main", "kinds": "bench"}
+    page = client.post("/runs/preview", data=form).text
+    for words in (
+        "3 jobs",
+        "1 more skipped as unchanged",
+        "Time unknown",
+        "Left out: 2 commits of merged branches",
+        "Side 2",
+        "Left out: 1 commit before the range",
+    ):
+        assert words in page, words
+    assert "skipped as unchanged" not in client.post("/runs/preview", data=form | {"skip_unchanged": "false"}).text
+
+
+def test_the_box_of_the_form_measures_everything(client: TestClient, merged: tuple[Path, list[str]]) -> None:
+    _, (root, words, *_) = merged
+    form = {"repository": "merged", "commits": words, "kinds": "bench", "suite": "quick"}
+    client.post("/runs/new", data=form | {"commits": root})
+    counts = []
+    for more in ({}, {"skip_unchanged": "false"}):
+        client.post("/runs/new", data=form | more)
+        counts.append(client.get("/api/v1/submissions?limit=1").json()["items"][0]["counts"])
+    assert counts == [{"done": 2}, {"queued": 2}]
+    page = client.get(f"/runs/new?repository=merged&commits={words}&skip_unchanged=false").text
+    assert 'name="skip_unchanged" value="false" checked' in page
+
+
+def test_the_queue_begins_with_the_newest_commit_of_what_changed(client: TestClient, lab: Lab, tmp_path: Path) -> None:
+    """Of nine commits that changed `square`; `cube` stayed as it was, and comes first in the alphabet."""
+    path = tmp_path / "nine"
+    shas = make_repository(path, commits=1, operators=("cube", "square"))
+    shas += [commit(path, f"Change {number}") for number in range(2, 10)]
+    client.post("/api/v1/repositories", json={"name": "nine", "url": str(path)})
+    request = {"repository": "nine", "commits": f"{shas[0]}^..main", "kinds": ["check", "bench"]}
+    made = client.post("/api/v1/submissions", json=request).json()["id"]
+    rows = client.get("/api/v1/jobs", params={"submission": made, "state": "queued", "limit": 200}).json()["items"]
+    queue = [
+        (row["operator"], row["kind"], shas.index(row["commit_sha"])) for row in sorted(rows, key=lambda r: r["id"])
+    ]
+    assert [(name, number) for name, kind, number in queue if kind == "bench"] == [
+        *(("square", number) for number in (8, 0, 4, 6, 2, 7, 5, 3, 1)),
+        ("cube", 0),
+    ]
+    assert [kind for _, kind, _ in queue] == ["check", "bench"] * 10
+    with lab.database.session() as session:
+        claimed = [runs.claim_next(session, lab.device, lab.worker) for _ in range(4)]
+    assert [(job.request.operator, job.request.sha) for job in claimed if job] == [
+        ("square", shas[8]),
+        ("square", shas[8]),
+        ("square", shas[0]),
+        ("square", shas[0]),
+    ]

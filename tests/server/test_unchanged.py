@@ -216,6 +216,21 @@ def test_within_a_range_only_changes_are_measured(client: TestClient, lab: Lab) 
     ]
 
 
+def test_a_range_is_filled_up_and_one_commit_is_measured_again(client: TestClient, lab: Lab) -> None:
+    wanted: dict[str, Any] = {"kinds": ["bench"], "operators": ["square"]}
+    ask(client, commits=f"{lab.shas[-3]}..main", **wanted)
+    filled = ask(client, commits=f"{lab.shas[-4]}..main", **wanted).json()
+    assert [job["commit_sha"] for job in jobs(client, filled["id"])] == [lab.shas[-3]]
+    again = {"commits": f"{lab.shas[-4]}..main"} | wanted
+    assert ask(client, **again).json()["counts"] == {}
+    plan = client.post("/api/v1/submissions/preview", json={"repository": "kernels", "device": "cpu"} | again).json()
+    left_out = {group["reason"]: group["count"] for group in plan["left_out"]}
+    assert (plan["jobs"], left_out) == (0, {"range_start": 1, "requested": 3})
+    assert ask(client, **again, skip_unchanged=False).json()["counts"] == {"queued": 3}
+    assert ask(client, **again | {"suite": "full"}).json()["counts"] == {"queued": 3}
+    assert ask(client, commits="main", **wanted).json()["counts"] == {"queued": 1}
+
+
 def test_another_question_or_a_failure_is_no_answer(client: TestClient, lab: Lab) -> None:
     wanted: dict[str, Any] = {"kinds": ["bench"], "operators": ["square"], "skip_unchanged": True}
     first = ask(client, commits=lab.shas[-1], **wanted).json()

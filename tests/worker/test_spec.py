@@ -90,6 +90,17 @@ def test_a_run_command_keeps_all_fields_at_once(monkeypatch: pytest.MonkeyPatch,
     assert request.spec_of(kind) == spec
 
 
+NOTHING_PLANNED: dict[str, Any] = {
+    "jobs": 0,
+    "unchanged": 0,
+    "kinds": {},
+    "operators": [],
+    "commits": [],
+    "devices": [],
+    "left_out": [],
+}
+
+
 @pytest.mark.parametrize("name", ["suite", "variants", "cases", "seed", "profile", "sanitize"])
 def test_a_submit_command_keeps_what_a_submission_can_ask_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     kind, value = OTHER[name]
@@ -105,9 +116,9 @@ def test_a_submit_command_keeps_what_a_submission_can_ask_for(monkeypatch: pytes
         def __exit__(self, *error: object) -> None:
             pass
 
-        def post(self, path: str, body: dict[str, Any], key: str | None) -> dict[str, Any]:
+        def post(self, path: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
             bodies.append(body)
-            return {"id": 1, "counts": {}}
+            return {"id": 1, "counts": {}} | NOTHING_PLANNED
 
     monkeypatch.setattr(submit_command, "asking", Server)
     monkeypatch.setattr(submit_command, "choose_repository", lambda client, name: ("kernels", None))
@@ -115,7 +126,8 @@ def test_a_submit_command_keeps_what_a_submission_can_ask_for(monkeypatch: pytes
     result = CliRunner().invoke(app, [word for word in words[1:] if word != "--wait"])
     assert result.exit_code == 0, result.output
     expected = to_json(value) if name == "profile" else value
-    assert (bodies[0][name], bodies[0]["kinds"]) == (expected, [kind])
+    assert bodies[0] == bodies[1], "the plan is of another request"
+    assert (bodies[1][name], bodies[1]["kinds"], bodies[1]["skip_unchanged"]) == (expected, [kind], False)
 
 
 def test_what_is_stored_is_read_again() -> None:

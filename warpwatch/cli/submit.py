@@ -28,6 +28,7 @@ from warpwatch.cli.app import app
 from warpwatch.cli.asking import asking, console
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.cli.findings import Findings, show_findings
+from warpwatch.cli.plan_text import describe_plan
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.priorities import AWAITED, ORDINARY
 
@@ -71,9 +72,13 @@ def submit(
     counters: bool = typer.Option(False, help=plans.COUNTERS_HELP),
     sanitize: str | None = typer.Option(None, help=plans.SANITIZE_HELP),
     toolchains: str | None = typer.Option(None, help=plans.TOOLCHAINS_HELP),
-    skip_unchanged: bool = typer.Option(
-        False, help="Skip operators whose sources did not change since a measured commit."
+    measure_all: bool = typer.Option(
+        False,
+        "--all/--skip-unchanged",
+        "--no-skip-unchanged",
+        help="Measure operators whose sources did not change since a measured commit, too.",
     ),
+    dry_run: bool = typer.Option(False, help="Print the plan: commits, jobs and device minutes. Submit nothing."),
     idempotency_key: str | None = typer.Option(
         None, help="Repeating a request with the same key creates no second submission."
     ),
@@ -84,7 +89,7 @@ def submit(
     report: list[str] = typer.Option([], help=f"FORMAT=FILE with {', '.join(FORMS)}; implies --wait, may be repeated."),
     as_json: bool = typer.Option(False, "--json", help="Print the submission as JSON."),
 ) -> None:
-    """Start a run: one job per commit, kind, operator and device."""
+    """Print the plan and start a run: one job per commit, kind, operator and device."""
     reports = _reports(report)
     with asking() as client:
         name, here = choose_repository(client, repository)
@@ -105,9 +110,16 @@ def submit(
             "profile": asdict(plans.profile_plan(profile, counters)),
             "budget_ms": None if budget_ms is None else round(budget_ms),
             "sanitize": sanitize,
-            "skip_unchanged": skip_unchanged,
+            "skip_unchanged": not measure_all,
             "toolchains": plans.split([toolchains or ""]),
         }
+        plan = client.post("/submissions/preview", request)
+        for line in describe_plan(plan):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if dry_run:
+            if as_json:
+                typer.echo(json.dumps(plan))
+            return
         # With a key the request can be sent again if the server goes away before it has answered.
         answer = client.post("/submissions", request, idempotency_key or f"cli-{uuid4()}")
         console.print(

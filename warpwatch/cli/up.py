@@ -23,6 +23,7 @@ from warpwatch import git
 from warpwatch.cli.app import app
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.cli.findings import show_findings
+from warpwatch.cli.plan_text import describe_plan
 from warpwatch.cli.services import (
     EmbeddedDatabase,
     StartError,
@@ -197,28 +198,28 @@ def _register_checkout(client: Client) -> Path | None:
 
 
 def _submit(client: Client, root: Path, count: int, suite: str, case_limit: int) -> list[Submitted]:
-    """check + bench + profile for the newest commits that have operators; asking again for one is harmless."""
-    submitted = []
-    for sha in git.last_commits(root, "HEAD", count):
-        operators = quickest_first(root, sha)
-        if not operators:
-            continue
-        request = {
-            "repository": root.name,
-            "commits": sha,
-            "kinds": ["check", "bench", "profile"],
-            "operators": operators if len(operators) <= MAX_NAMES else [],
-            "suite": suite,
-            "case_limit": case_limit or None,
-            "device": "all",
-            "budget_ms": BUDGET_MS,
-            # The oldest is measured whole, and each later one where it differs from those before.
-            "skip_unchanged": True,
-        }
-        key = f"up:{root.name}:{sha}:{suite}:{case_limit}"
-        answer = client.post("/submissions", request, idempotency_key=key)
-        submitted.append(Submitted(answer["id"], f"{sha[:9]} {git.describe(root, sha).subject[:50]}"))
-    return submitted
+    """check + bench + profile for the newest commits; what was asked for at an earlier start is not measured again."""
+    shas = git.last_commits(root, "HEAD", count)
+    operators = list(dict.fromkeys(name for sha in reversed(shas) for name in quickest_first(root, sha)))
+    if not operators:
+        return []
+    request = {
+        "repository": root.name,
+        "commits": f"{shas[0]}^..{shas[-1]}",
+        "kinds": ["check", "bench", "profile"],
+        "operators": operators if len(operators) <= MAX_NAMES else [],
+        "suite": suite,
+        "case_limit": case_limit or None,
+        "device": "all",
+        "budget_ms": BUDGET_MS,
+    }
+    for line in describe_plan(client.post("/submissions/preview", request)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    key = f"up:{root.name}:{request['commits']}:{suite}:{case_limit}"
+    answer = client.post("/submissions", request, idempotency_key=key)
+    newest = f"{shas[-1][:9]} {git.describe(root, shas[-1]).subject[:50]}"
+    title = newest if len(shas) == 1 else f"{len(shas)} commits to {newest}"
+    return [Submitted(answer["id"], title)]
 
 
 def quickest_first(root: Path, sha: str) -> list[str]:

@@ -151,7 +151,9 @@ class JobSpec:
         words = ["warpwatch", "submit", "--repository", repository, "--commit", sha, "--kinds", kind]
         words += ["--operators", operator, *(["--base", base_sha] if base_sha is not None else [])]
         words += ["--case-limit", str(self.case_limit)] if self.case_limit is not None else []
-        return [*words, *self._options(kind), "--device", device_key, "--wait"]
+        # Who repeats a job wants it measured, whatever was measured of the same sources. Comparisons are never skipped.
+        anew = ["--all"] if kind != JobKind.COMPARE else []
+        return [*words, *self._options(kind), "--device", device_key, *anew, "--wait"]
 
     def _options(self, kind: str) -> list[str]:
         """Options that `run` and `submit` share; what is at its default is left out, and what means nothing to the
