@@ -14,6 +14,7 @@ from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.query import IS_UNCHANGED, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.timed import TimedFact, list_timed
 from warpwatch.db.reads.trades import Trade, list_trades
 from warpwatch.db.regressions import CAN_CONFIRM, CULPRIT, IS_SUSPECTED, MERGED_CULPRIT, SUPERSEDED, deciding_rounds
 
@@ -114,22 +115,27 @@ class ReportFacts:
 
     base_sha: what its commit is held against; None where that is nothing. results: per status, at its own commits.
     trades: what its newest commit changed beside the times.
+    required: the slow-down that it must be able to find, in per cent; None where that was not asked for. timed: what
+    its benches timed, once it has ended.
     """
 
     submission_id: int
     repository: str
     repository_url: str
+    head_commit_id: int | None
     head_sha: str | None
     base_sha: str | None
     counts: dict[str, int]
     results: dict[str, int]
     pending: int
     created_at: datetime
+    required: float | None = None
     jobs: list[JobFact] = field(default_factory=list)
     faults: list[ResultFact] = field(default_factory=list)
     pairs: list[PairFact] = field(default_factory=list)
     changes: list[ChangeFact] = field(default_factory=list)
     trades: list[Trade] = field(default_factory=list)
+    timed: list[TimedFact] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +291,8 @@ _PENDING = f"""
 
 _HEAD = f"""
 SELECT submissions.id AS submission_id, repositories.name AS repository, repositories.url AS repository_url,
-       base.sha AS base_sha, submissions.created_at,
-       (SELECT sha FROM jobs JOIN commits ON commits.id = jobs.commit_id
-        WHERE submission_id = submissions.id AND commits.id IS DISTINCT FROM submissions.base_commit_id
-        ORDER BY commits.ordinal DESC, commits.id DESC LIMIT 1) AS head_sha,
+       base.sha AS base_sha, submissions.created_at, head.id AS head_commit_id, head.sha AS head_sha,
+       CAST(submissions.request ->> 'require_detectable' AS double precision) AS required,
        (SELECT coalesce(jsonb_object_agg(state, number), '{{}}') FROM (
             SELECT state, count(*) AS number FROM jobs WHERE submission_id = submissions.id GROUP BY state
        ) AS states) AS counts,
@@ -305,6 +309,11 @@ SELECT submissions.id AS submission_id, repositories.name AS repository, reposit
 FROM submissions
 JOIN repositories ON repositories.id = submissions.repository_id
 LEFT JOIN commits AS base ON base.id = submissions.base_commit_id
+LEFT JOIN LATERAL (
+    SELECT commits.id, sha FROM jobs JOIN commits ON commits.id = jobs.commit_id
+    WHERE submission_id = submissions.id AND commits.id IS DISTINCT FROM submissions.base_commit_id
+    ORDER BY commits.ordinal DESC, commits.id DESC LIMIT 1
+) AS head ON true
 WHERE submissions.id = :id
 """
 
@@ -344,17 +353,19 @@ SELECT EXISTS (SELECT FROM jobs WHERE submission_id = :id AND kind = 'compare') 
                WHERE submission_id = :id AND kind = 'bench' AND direction <> 'broken'
                  AND verdict IN ('confirmed', 'unsure')) AS has_changes,
        EXISTS (SELECT FROM jobs JOIN patch_outcomes ON patch_outcomes.job_id = jobs.id
-               WHERE submission_id = :id) AS has_patch
+               WHERE submission_id = :id) AS has_patch,
+       EXISTS (SELECT FROM jobs WHERE submission_id = :id AND kind = 'bench') AS has_benches
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """Which parts a report may have: comparisons, changes of what it benched, results of a working tree."""
+    """Which parts a report may have: comparisons, changes of what it benched, results of a working tree, benches."""
 
     has_comparisons: bool
     has_changes: bool
     has_patch: bool
+    has_benches: bool
 
 
 def list_reported_series(session: Session, submission_id: int) -> list[ReportedSeries]:
@@ -398,14 +409,12 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
     def fault(
         job_id: int, kind: str, status: str, message: str, known_before: bool, spec: JobSpec, **cell: Any
     ) -> ResultFact:
-        one_cell = spec.of_cell(cell["variant"], cell["case"])
         place = (cell["head_sha"], cell["operator"], cell["device_kind"])
-        command = one_cell.to_command(kind, *place, definitions=definitions)
+        command = spec.of_cell(cell["variant"], cell["case"]).to_command(kind, *place, definitions=definitions)
         return ResultFact(job_id, kind, status, message, known_before, CellFact(replay=shlex.join(command), **cell))
 
     def compared(spec: JobSpec, **cell: Any) -> CellFact:
-        one_cell = spec.of_cell(cell["variant"], cell["case"])
-        return CellFact(replay=_submit(repository, "compare", one_cell, **cell), **cell)
+        return CellFact(replay=_submit_cell(repository, spec, **cell), **cell)
 
     def pair(
         job_id: int,
@@ -435,6 +444,8 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         found.pairs.extend(fetch(session, pair, _PAIRS, **parameters))
     if contents.has_changes:
         found.changes.extend(fetch(session, change, _CHANGES, **parameters))
+    if contents.has_benches and not found.pending and found.head_commit_id is not None:
+        found.timed.extend(list_timed(session, submission_id, found.head_commit_id))
     if contents.has_patch:
         found.faults.extend(fetch(session, fault, _PATCH_FAULTS, **parameters))
         found.pairs.extend(fetch(session, pair, _PATCH_PAIRS, **parameters))
@@ -454,6 +465,10 @@ _CHANGE_FIELDS = tuple(field.name for field in fields(ChangeFact) if field.name 
 
 def _reason(column: str | None) -> Reason | None:
     return None if column is None else Reason(column)
+
+
+def _submit_cell(repository: str, spec: JobSpec, **cell: Any) -> str:
+    return _submit(repository, "compare", spec.of_cell(cell["variant"], cell["case"]), **cell)
 
 
 def _submit(repository: str, kind: str, spec: JobSpec, **cell: Any) -> str:

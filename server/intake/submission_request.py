@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from warpwatch.contract.priorities import AWAITED, ORDINARY
 from warpwatch.contract.spec import MAX_NAMES, PLAN_LIMITS, TOOLCHAIN_NAME, USUAL_PLAN
@@ -94,6 +94,20 @@ class SubmissionRequest(BaseModel):
         description="Kind compare only: toolchains of the workers' worker.toml that the base and the commit are built "
         "and run with, such as two releases of Triton. Without a base, the commit is compared with itself.",
     )
+
+    require_detectable: float | None = Field(
+        default=None,
+        ge=0.1,
+        le=100,
+        description="Slow-down in per cent that the report must be able to find in every case, with 95 %. Where the "
+        "noise would hide it, the report ends as *could not tell*, exit code 2. Needs kind bench or compare.",
+    )
+
+    @model_validator(mode="after")
+    def _times_something(self) -> SubmissionRequest:
+        if self.require_detectable is not None and not {JobKind.BENCH, JobKind.COMPARE} & {*self.kinds}:
+            raise ValueError("require_detectable: needs kind bench or compare, because nothing else is timed")
+        return self
 
     @property
     def effective_priority(self) -> int:

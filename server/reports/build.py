@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import log
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from warpwatch.contract.words import Reason, StatementDirection, StatementKind, StatementSource
 from warpwatch.db.reads.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
+from warpwatch.db.reads.timed import TimedFact
 from warpwatch.server.reports.formats import plural
 from warpwatch.server.reports.model import (
     ERRORS,
@@ -22,12 +23,24 @@ from warpwatch.server.reports.model import (
     ReportRowKind,
     exit_code,
 )
+from warpwatch.server.reports.sensitivity import (
+    CaseSensitivity,
+    ReportSensitivity,
+    detectable_text,
+    required_text,
+    summarize,
+)
 from warpwatch.server.reports.wording import summarize_trades, traded_text
 from warpwatch.server.reports.words import change_text
-from warpwatch.server.verdicts.held import classify
+from warpwatch.server.verdicts.held import PairVerdict, classify, classify_trial
+from warpwatch.server.verdicts.noise import SURELY, Reading, detectable, learn
 from warpwatch.server.verdicts.statements import Statement
+from warpwatch.server.verdicts.thresholds import thresholds_of
 
 MAX_ROWS = 1000
+FALSE_BY_HISTORY = 0.02 * 0.025
+"""How often the same code is called slower where nothing but history compares it: 20 of 1,000 readings are suspected at
+most, and of these the interval of paired rounds lies beyond the threshold in one of forty at most."""
 _CONCLUSIONS: tuple[Conclusion, ...] = ("success", "failure", "error")
 _ORACLE = {"check": "a check against the float64 reference", "bench": "a check of the outputs of the timed loop"}
 _ORDER: dict[ReportRowKind, int] = {kind: place for place, kind in enumerate(KINDS)}
@@ -38,7 +51,8 @@ def build_report(facts: ReportFacts, address: str) -> Report:
     # What a trial measured stands in the rows of the change that it decided.
     known = {change.regression_id for change in facts.changes}
     facts = replace(facts, pairs=[pair for pair in facts.pairs if pair.regression_id not in known])
-    pairs = list(_pair_rows(facts, address))
+    verdicts = [(pair, _classify(pair, sum(other.status == "ok" for other in facts.pairs))) for pair in facts.pairs]
+    pairs = list(_pair_rows(verdicts, address))
     decided = {_place(row) for row in pairs if row.kind in ("slower", "accepted", "faster")}
     compared = {
         (p.cell.operator, p.cell.variant, p.cell.case, p.cell.device_key) for p in facts.pairs if p.status == "ok"
@@ -53,22 +67,23 @@ def build_report(facts: ReportFacts, address: str) -> Report:
     faults = _worst_of_each(_fault_rows(facts, address))
     failed = {_place(row) for row in faults}
     pairs = [row for row in pairs if row.kind not in ("failed", "skipped") or _place(row) not in failed]
-    rows = sorted([*faults, *pairs, *changes, *_job_rows(facts, address)], key=_badness)
-    return _report(facts, address, rows, len(compared), len(compared) - _about_compared(rows, compared))
+    rows = [*faults, *pairs, *changes, *_job_rows(facts, address)]
+    cases = _sensitivities(facts, verdicts, address)
+    sensitivity = summarize([item.case for item in cases], _required(facts), MAX_ROWS)
+    if not facts.pending:
+        rows = _with_blind(rows, cases, sensitivity)
+    rows.sort(key=_badness)
+    same = len(compared) - _about_compared(rows, compared)
+    return _report(facts, address, rows, len(compared), same, sensitivity)
 
 
-def _report(facts: ReportFacts, address: str, rows: list[ReportRow], compared: int, same: int) -> Report:
+def _report(
+    facts: ReportFacts, address: str, rows: list[ReportRow], compared: int, same: int, sensitivity: ReportSensitivity
+) -> Report:
     per_kind = Counter(row.kind for row in rows)
     counts = {kind: per_kind[kind] for kind in KINDS if per_kind[kind]}
     code = exit_code(counts)
-    # With a base, an operator counts as unchanged when its comparison was left out. Its check may have been left out
-    # because of any other commit.
-    left_out = {
-        job.cell.operator
-        for job in facts.jobs
-        if job.unchanged_since and (job.kind == "compare" or facts.base_sha is None)
-    }
-    unchanged = sorted(left_out)
+    unchanged = sorted({job.cell.operator for job in _left_out(facts)})
     conclusion: Conclusion = "pending" if facts.pending else _CONCLUSIONS[code]
     return Report(
         submission_id=facts.submission_id,
@@ -89,7 +104,14 @@ def _report(facts: ReportFacts, address: str, rows: list[ReportRow], compared: i
         rows=rows[:MAX_ROWS],
         left_out=max(len(rows) - MAX_ROWS, 0),
         traded=traded_text(summarize_trades(facts.trades)),
+        sensitivity=sensitivity,
     )
+
+
+def _left_out(facts: ReportFacts) -> Iterator[JobFact]:
+    """The jobs of unchanged operators. With a base, an operator counts as unchanged when its comparison was left out;
+    its check may have been left out because of any other commit."""
+    return (job for job in facts.jobs if job.unchanged_since and (job.kind == "compare" or facts.base_sha is None))
 
 
 def _summary(facts: ReportFacts, counts: dict[ReportRowKind, int], compared: int, unchanged: list[str]) -> str:
@@ -154,15 +176,20 @@ def _kind_of(job: JobFact, base_sha: str | None) -> ReportRowKind | None:
     return "unsure" if job.cell.head_sha == base_sha else "not_run"
 
 
-def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
-    among = sum(pair.status == "ok" for pair in facts.pairs)
-    for pair in facts.pairs:
+def _classify(pair: PairFact, among: int) -> PairVerdict | None:
+    """The verdict on one of so many pairs; None where it was not measured."""
+    if pair.status != "ok":
+        return None
+    is_trial = pair.regression_id is not None
+    return classify(pair.base_ns, pair.head_ns, pair.cell.device_kind, among, pair.reason, is_trial=is_trial)
+
+
+def _pair_rows(verdicts: Iterable[tuple[PairFact, PairVerdict | None]], address: str) -> Iterator[ReportRow]:
+    for pair, verdict in verdicts:
         url = f"{address}/jobs/{pair.job_id}"
-        if pair.status != "ok":
+        if verdict is None:
             yield _row(_kind_of_pair(pair), pair.cell, pair.status, pair.message, "an A/B run that did not finish", url)
             continue
-        is_trial, kind_of_device = pair.regression_id is not None, pair.cell.device_kind
-        verdict = classify(pair.base_ns, pair.head_ns, kind_of_device, among, pair.reason, is_trial=is_trial)
         if verdict.outcome == "same" or verdict.outcome == "not_slower":
             continue
         kind: ReportRowKind = "accepted" if verdict.outcome == "slower" and pair.is_accepted else verdict.outcome
@@ -171,13 +198,17 @@ def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
             pair.cell,
             pair.status,
             "",
-            f"{len(pair.base_ns)} interleaved A/B rounds on one device",
+            _rounds_text(pair),
             url,
             ratio=verdict.ratio,
             low=verdict.low,
             high=verdict.high,
             **_paired(pair),
         )
+
+
+def _rounds_text(pair: PairFact) -> str:
+    return f"{len(pair.base_ns)} interleaved A/B rounds on one device"
 
 
 def _paired(fact: PairFact | ChangeFact) -> dict[str, Any]:
@@ -234,6 +265,96 @@ def _kind_of_change(change: ChangeFact) -> ReportRowKind:
     return "accepted" if change.state in ("accepted", "invalid") else "slower"
 
 
+# --- slow-downs that it would have found ---------------------------------------------------------------------
+
+
+class _Sensed(NamedTuple):
+    """The sensitivity of one case, and what a finding on it says."""
+
+    case: CaseSensitivity
+    cell: CellFact
+    decided_by: str
+    url: str
+    ratios: dict[str, Any]
+
+
+def _sensitivities(
+    facts: ReportFacts, verdicts: Iterable[tuple[PairFact, PairVerdict | None]], address: str
+) -> list[_Sensed]:
+    """By paired rounds where there are any, else by the noise between runs. What was not measured is unknown."""
+    sensed: dict[tuple[str, str | None, str | None, str], _Sensed] = {}
+    for pair, verdict in verdicts:
+        ratios = {} if verdict is None else {"ratio": verdict.ratio, "low": verdict.low, "high": verdict.high}
+        case = _sense(pair.cell, verdict)
+        sensed[_place(case)] = _Sensed(
+            case, pair.cell, _rounds_text(pair), f"{address}/jobs/{pair.job_id}", ratios | _paired(pair)
+        )
+    for change in facts.changes:
+        verdict = classify_trial(change.base_ns, change.head_ns, change.cell.device_kind)
+        case = replace(_sense(change.cell, verdict), is_decided=change.verdict == "confirmed")
+        url = f"{address}/regressions/{change.regression_id}"
+        sensed.setdefault(_place(case), _Sensed(case, change.cell, _decided_change(change), url, _paired(change)))
+    # Beside a base, what is timed and not compared has the code of the base.
+    compared = {pair.cell.operator for pair in facts.pairs} | {job.cell.operator for job in _left_out(facts)}
+    for timed in facts.timed:
+        if timed.operator in compared:
+            continue
+        names = timed.operator, timed.variant, timed.case, timed.device_key
+        cell = CellFact(*names, timed.device_kind, facts.head_sha or "", facts.base_sha, "")
+        url, decided_by = f"{address}/runs/{facts.submission_id}", "the noise between runs of the series"
+        sensed.setdefault(names, _Sensed(_sense_timed(timed, cell), cell, decided_by, url, {}))
+    return list(sensed.values())
+
+
+def _sense(cell: CellFact, verdict: PairVerdict | None) -> CaseSensitivity:
+    names = cell.operator, cell.variant or "", cell.case or "", cell.device_key
+    if verdict is None or verdict.ratio is None:
+        return CaseSensitivity(*names, None, "none")
+    is_decided = verdict.outcome in ("slower", "faster")
+    return CaseSensitivity(*names, verdict.detectable, "rounds", verdict.false_alarm, is_decided)
+
+
+def _sense_timed(timed: TimedFact, cell: CellFact) -> CaseSensitivity:
+    """The sensitivity of the trial of a commit, or of a history that has as many readings as a level needs."""
+    if timed.base_ns:
+        return _sense(cell, classify_trial(timed.base_ns, timed.head_ns, timed.device_kind, timed.reason))
+    names = timed.operator, timed.variant, timed.case, timed.device_key
+    readings = [Reading(int(ordinal), int(commit_id), 1, *times) for ordinal, commit_id, *times in timed.readings]
+    if len({reading.commit_id for reading in readings}) < thresholds_of(timed.device_kind).level_readings:
+        return CaseSensitivity(*names, None, "none")
+    noise = learn(readings, timed.device_kind)
+    least = detectable(noise, timed.device_kind, readings[-1].median_ns, SURELY)
+    return CaseSensitivity(*names, least, "history", FALSE_BY_HISTORY)
+
+
+def _required(facts: ReportFacts) -> float | None:
+    return None if facts.required is None else facts.required / 100
+
+
+def _with_blind(rows: list[ReportRow], cases: Iterable[_Sensed], sensitivity: ReportSensitivity) -> list[ReportRow]:
+    """The rows with those of cases that would have hidden a slow-down of the required size; what is inconclusive is
+    told by them."""
+    if sensitivity.required is None:
+        return rows
+    told = {_place(row) for row in rows if row.kind in FAILURES | ERRORS}
+    blind = [
+        _row(
+            "blind",
+            item.cell,
+            "ok",
+            f"the smallest slow-down that is found with 95 % is {detectable_text(item.case)}; "
+            f"{required_text(sensitivity.required)} is required",
+            item.decided_by,
+            item.url,
+            **item.ratios,
+        )
+        for item in cases
+        if item.case.misses(sensitivity.required) and _place(item.case) not in told
+    ]
+    places = {_place(row) for row in blind}
+    return [row for row in rows if row.kind != "unsure" or _place(row) not in places] + blind
+
+
 def _row(
     kind: ReportRowKind,
     cell: CellFact,
@@ -270,6 +391,7 @@ _STATED: dict[ReportRowKind, tuple[StatementKind, StatementDirection | None, Sta
     "slower": (StatementKind.CONFIRMED, StatementDirection.SLOWER, StatementSource.TRIAL),
     "accepted": (StatementKind.CONFIRMED, StatementDirection.SLOWER, StatementSource.TRIAL),
     "faster": (StatementKind.CONFIRMED, StatementDirection.FASTER, StatementSource.TRIAL),
+    "blind": (StatementKind.NOT_TOLD_APART, None, StatementSource.TRIAL),
     "unsure": (StatementKind.NOT_TOLD_APART, None, StatementSource.TRIAL),
 }
 
@@ -295,7 +417,7 @@ def _statement(row: ReportRow, regression_id: int | None, *, can_confirm: bool) 
     )
 
 
-def _place(row: ReportRow) -> tuple[str, str | None, str | None, str]:
+def _place(row: ReportRow | CaseSensitivity) -> tuple[str, str | None, str | None, str]:
     return row.operator, row.variant, row.case, row.device
 
 
@@ -326,6 +448,6 @@ def _about_compared(rows: list[ReportRow], compared: set[tuple[str, str | None, 
         {
             _place(row)
             for row in rows
-            if row.kind in ("slower", "accepted", "faster", "unsure") and _place(row) in compared
+            if row.kind in ("slower", "accepted", "faster", "unsure", "blind") and _place(row) in compared
         }
     )

@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from warpwatch.db.reads.reports import ReportedSeries
 from warpwatch.server.reports.model import ERRORS, FAILURES, Report, ReportRow
+from warpwatch.server.reports.sensitivity import detectable_text
 from warpwatch.server.reports.words import sentence
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -29,13 +30,17 @@ def junit(report: Report, measured: Sequence[ReportedSeries] = ()) -> str:
     if report.conclusion != "pending" and not report.left_out:
         for series in measured:
             tests.setdefault(series, [])
+    least = {
+        ReportedSeries(case.operator, case.variant, case.case, case.device): detectable_text(case)
+        for case in report.sensitivity.by_case
+    }
     suites: dict[tuple[str, str], Element] = {}
     for series, rows in sorted(tests.items(), key=lambda test: astuple(test[0])):
         place = (series.operator, series.device)
         if place not in suites:
             name = _clean(f"{series.operator} on {series.device}")
             suites[place] = SubElement(root, "testsuite", name=name, timestamp=_timestamp(report))
-        _case(suites[place], series, rows)
+        _case(suites[place], series, rows, least.get(series))
     for suite in suites.values():
         _count(suite)
     _rest(SubElement(root, "testsuite", name=_clean(report.repository), timestamp=_timestamp(report)), report)
@@ -45,8 +50,8 @@ def junit(report: Report, measured: Sequence[ReportedSeries] = ()) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 
-def _case(suite: Element, series: ReportedSeries, rows: list[ReportRow]) -> None:
-    """One test with its worst finding, and the others below that."""
+def _case(suite: Element, series: ReportedSeries, rows: list[ReportRow], least: str | None) -> None:
+    """One test with its worst finding, and the others below that. least: the smallest slow-down that it would show."""
     name = " ".join(part for part in (series.variant, series.case) if part) or "all"
     case = SubElement(suite, "testcase", classname=_clean(f"warpwatch.{series.operator}"), name=_clean(name))
     text = _clean("\n\n".join(f"{sentence(row)}\n{_details(row)}" for row in rows))
@@ -54,8 +59,10 @@ def _case(suite: Element, series: ReportedSeries, rows: list[ReportRow]) -> None
         kind = rows[0].kind
         tag = "failure" if kind in FAILURES else "error" if kind in ERRORS else "skipped"
         SubElement(case, tag, type=kind, message=_clean(sentence(rows[0]))).text = text
-    elif rows:
-        SubElement(case, "system-out").text = text
+    shown = [text] if rows and rows[0].kind == "faster" else []
+    shown += [f"smallest slow-down found with 95 %: {least}"] if least is not None else []
+    if shown:
+        SubElement(case, "system-out").text = "\n\n".join(shown)
 
 
 def _details(row: ReportRow) -> str:
@@ -68,7 +75,7 @@ def _rest(suite: Element, report: Report) -> None:
     case = SubElement(suite, "testcase", classname="warpwatch", name="everything that is not listed")
     if report.conclusion == "pending":
         SubElement(case, "skipped", type="pending", message=f"{report.pending} jobs or verdicts left")
-    SubElement(case, "system-out").text = _clean(f"{report.summary}\n{report.url}")
+    SubElement(case, "system-out").text = _clean(f"{report.summary}\n{report.sensitivity.summary}\n{report.url}")
     _count(suite)
 
 

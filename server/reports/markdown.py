@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from warpwatch.server.reports.model import KINDS, MEANINGS, Report, ReportRow
+from warpwatch.server.reports.sensitivity import detectable_text
 from warpwatch.server.reports.words import cases_text, finding_name, fold, ratio_text, reason, times_text
 
 LIMIT = 65_536
@@ -37,7 +38,8 @@ def markdown(report: Report, limit: int = LIMIT) -> str:
     hidden = len(rows) - len(shown) + report.left_out
     if hidden:
         text += f"\n{hidden} more: [run {report.submission_id}]({report.url})\n"
-    return text + _details(shown, limit - len(text)) + _end(report)
+    text += _details(shown, limit - len(text))
+    return text + _detectable(report, limit - len(text)) + _end(report)
 
 
 def _head(report: Report) -> str:
@@ -47,6 +49,7 @@ def _head(report: Report) -> str:
     return (
         f"{MARKER}\n### {_ICONS[report.conclusion]} Warpwatch: {escape(report.summary)}\n\n"
         f"{head}{baseline} of {escape(report.repository)}, [run {report.submission_id}]({report.url})\n{traded}"
+        f"\n{escape(report.sensitivity.summary)}.\n"
     )
 
 
@@ -79,6 +82,20 @@ def _details(rows: list[ReportRow], room: int) -> str:
         if len(text) + len(part) > room:
             break
         text += part
+    return f"{opening}{text}{closing}" if text else ""
+
+
+def _detectable(report: Report, room: int) -> str:
+    """The smallest slow-down that is found in each case, folded, the least sensitive first; as many as fit."""
+    opening, closing = "\n<details><summary>Smallest slow-down found with 95 %</summary>\n\n", "\n</details>\n"
+    room -= len(opening) + len(closing) + _ROOM_FOR_THE_END
+    text = ""
+    for case in report.sensitivity.by_case:
+        name = " ".join(part for part in (case.operator, case.variant, case.case) if part)
+        line = f"- {escape(name)} on {escape(case.device)}: {escape(detectable_text(case))} ({case.source})\n"
+        if len(text) + len(line) > room:
+            break
+        text += line
     return f"{opening}{text}{closing}" if text else ""
 
 

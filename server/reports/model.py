@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from warpwatch.server.reports.sensitivity import ReportSensitivity
 from warpwatch.server.verdicts.statements import NO_DATA, Statement
 
 ReportRowKind = Literal[
-    "wrong", "slower", "failed", "not_run", "suspected", "unsure", "mismatch", "skipped", "accepted", "faster"
+    "wrong", "slower", "failed", "not_run", "blind", "suspected", "unsure", "mismatch", "skipped", "accepted", "faster"
 ]
 Conclusion = Literal["pending", "success", "failure", "error"]
 
@@ -18,6 +19,7 @@ KINDS: dict[ReportRowKind, str] = {
     "slower": "slower",
     "failed": "failed",
     "not_run": "not run",
+    "blind": "could not tell",
     "suspected": "suspected",
     "unsure": "inconclusive",
     "mismatch": "environment mismatch",
@@ -32,6 +34,7 @@ MEANINGS: dict[ReportRowKind, str] = {
     "slower": "Interleaved A/B rounds on one device show a slow-down beyond noise.",
     "failed": "It crashed, timed out, ran out of memory or did not build.",
     "not_run": "Its job failed before it started, or was cancelled.",
+    "blind": "The gate must be able to find a slow-down of the required size, and the noise here would hide it.",
     "suspected": "History shows a change, and no A/B comparison has decided it.",
     "unsure": "The A/B comparison could not tell: the noise is larger than the change.",
     "mismatch": "The two commits need different environments, so their times are not comparable.",
@@ -42,7 +45,7 @@ MEANINGS: dict[ReportRowKind, str] = {
 FAILED = 1
 """Exit code of a report with any of FAILURES."""
 FAILURES: frozenset[ReportRowKind] = frozenset({"wrong", "slower"})
-ERRORS: frozenset[ReportRowKind] = frozenset({"failed", "not_run"})
+ERRORS: frozenset[ReportRowKind] = frozenset({"failed", "not_run", "blind"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +91,15 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of a submission. exit_code: 0 success, 1 wrong or slower, 2 something could not run.
+    """The outcome of a submission. exit_code: 0 success, 1 wrong or slower, 2 something could not run or could not tell
+    a slow-down of the required size.
 
     conclusion: pending while jobs or verdicts are outstanding, then success, failure or error (exit codes 0, 1, 2).
     counts: rows per kind, including rows left out. results: per status. compared: pairs of variant and case compared
     with the base; same: those of which a slow-down is excluded. unchanged: operators whose sources are those of the
     base, or without one those of a commit that was measured. traded: what the newest commit changed beside the times,
-    in one line; None where that is nothing.
+    in one line; None where that is nothing. sensitivity: the slow-downs that it would have found; while it is pending,
+    those of the comparisons so far.
     """
 
     submission_id: int
@@ -115,10 +120,12 @@ class Report:
     rows: list[ReportRow] = field(default_factory=list)
     left_out: int = 0
     traded: str | None = None
+    sensitivity: ReportSensitivity = field(default_factory=ReportSensitivity)
 
 
 def exit_code(counts: dict[ReportRowKind, int]) -> int:
-    """0 success, 1 wrong or slower, 2 could not run. Suspected, inconclusive, skipped, mismatched rows do not fail."""
+    """0 success, 1 wrong or slower, 2 could not run or tell. Suspected, inconclusive, skipped or mismatched rows do not
+    fail."""
     if FAILURES & counts.keys():
         return FAILED
     return 2 if ERRORS & counts.keys() else 0

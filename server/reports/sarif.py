@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -30,7 +31,12 @@ def sarif(report: Report, repository_url: str, folder: str) -> dict[str, Any]:
         "invocations": [{"executionSuccessful": report.exit_code != 2, "exitCode": report.exit_code}],
         "originalUriBaseIds": {_ROOT: {"description": {"text": "The root of the repository."}}},
         "columnKind": "unicodeCodePoints",
-        "properties": {"summary": report.summary, "conclusion": report.conclusion, "leftOut": report.left_out},
+        "properties": {
+            "summary": report.summary,
+            "conclusion": report.conclusion,
+            "leftOut": report.left_out,
+            "sensitivity": asdict(report.sensitivity),
+        },
         "results": [_result(row, kinds.index(row.kind), folder) for row in report.rows],
     }
     if report.head_sha and urlsplit(repository_url).scheme in ("http", "https", "ssh", "git"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp, inf, log, sqrt
+from math import exp, expm1, inf, log, log1p, sqrt
 from statistics import NormalDist, median
 from typing import Literal
 
@@ -21,16 +21,27 @@ _OF_MEDIAN = 1.2533
 """Standard error of a median over that of a mean, of normal values."""
 _WIDEST = 100.0
 """Of an interval of log time, to either side: its ends are still numbers."""
+SURE = 0.95
+"""How often a comparison finds the slow-down that it is said to find."""
+_OF_NEXT = 2.0
+"""Standard errors of a median by which the near end of the interval of another comparison differs: its width is as
+uncertain as its median, and rounds that ended early scatter less than others."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairVerdict:
-    """The outcome, and the median of head over base with its interval; None where there were no rounds."""
+    """The outcome, and the median of head over base with its interval; None where there were no rounds.
+
+    detectable: the smallest slow-down (0.021 is 2.1 %) that 95 of 100 such comparisons find; None where the rounds do
+    not show it. false_alarm: how often such a comparison calls the same code slower.
+    """
 
     outcome: PairOutcome
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+    detectable: float | None = None
+    false_alarm: float = 0.0
 
 
 def classify_pairs(
@@ -39,9 +50,11 @@ def classify_pairs(
     device_kind: str,
     among: int = 1,
     reason: str | None = None,
+    planned: int = ROUNDS,
 ) -> PairVerdict:
     """The verdict on paired rounds; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu. reason: what the
-    controls say against the rounds; then they show nothing, or exclude nothing.
+    controls say against the rounds; then they show nothing, or exclude nothing. planned: rounds that were taken where
+    fewer did not decide.
 
     among: how many pairs are classified together. The confidence required for a change grows with their number, so
     that all of them together hold a false change no more often than a single pair would: the more pairs, the farther
@@ -71,7 +84,8 @@ def classify_pairs(
         outcome = "not_slower"
     if reason == Reason.CONTROL_MOVED or (reason == Reason.CONTROL_MISSED and outcome in ("same", "not_slower")):
         outcome = "unsure"
-    return PairVerdict(outcome, median(ratios), *usual)
+    verdict = PairVerdict(outcome, median(ratios), *usual)
+    return verdict if reason else _with_power(verdict, base_ns, head_ns, device_kind, among, planned)
 
 
 def classify(
@@ -82,11 +96,13 @@ def classify(
     reason: str | None = None,
     *,
     is_trial: bool,
+    planned: int = ROUNDS,
 ) -> PairVerdict:
-    """The verdict on the rounds of a trial, or on those of one of `among` pairs of a comparison that was asked for."""
+    """The verdict on the rounds of a trial, or on those of one of `among` pairs of a comparison that was asked for.
+    planned: see classify_pairs."""
     if is_trial:
         return classify_trial(base_ns, head_ns, device_kind, reason)
-    return classify_pairs(base_ns, head_ns, device_kind, among, reason)
+    return classify_pairs(base_ns, head_ns, device_kind, among, reason, planned)
 
 
 def classify_comparison(
@@ -100,9 +116,11 @@ def classify_comparison(
     """The verdict on one of `among` pairs of a comparison that was made elsewhere: its stop rule shows whether it
     tested a suspicion, and whether its time was limited. Then only what meets the rule is decided."""
     is_trial = stop is not None and stop.earliest < thresholds_of(device_kind).earliest_unsuspected
-    verdict = classify(base_ns, head_ns, device_kind, among, reason, is_trial=is_trial)
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     is_undecided = stop is not None and stop.seconds is not None and not stop.decides(ratios)
+    # Neither a number of rounds that somebody asked for nor a limit of time leaves room for more of them.
+    planned = len(ratios) if stop is None or is_undecided else ROUNDS
+    verdict = classify(base_ns, head_ns, device_kind, among, reason, is_trial=is_trial, planned=planned)
     return replace(verdict, outcome="unsure") if is_undecided else verdict
 
 
@@ -121,7 +139,43 @@ def classify_trial(
         outcome = "faster"
     elif slower.decision == faster.decision == "dismissed":
         outcome = "same"
-    return PairVerdict(outcome, slower.ratio, slower.low, slower.high)
+    verdict = PairVerdict(outcome, slower.ratio, slower.low, slower.high)
+    return verdict if reason else _with_power(verdict, base_ns, head_ns, device_kind, 1, ROUNDS)
+
+
+def _with_power(
+    verdict: PairVerdict,
+    base_ns: Sequence[float],
+    head_ns: Sequence[float],
+    device_kind: str,
+    among: int,
+    planned: int,
+) -> PairVerdict:
+    """The verdict with what such a comparison detects: the slow-down whose interval lies beyond the confirm ratio in
+    95 of 100 of them, and the share of comparisons of the same code whose interval lies there.
+
+    Rounds that ended early would have gone on to `planned` ones if the head had been slower. Fewer than
+    `earliest_unsuspected` decide nothing but a plain change.
+    """
+    logs = [log(head / base) for base, head in zip(base_ns, head_ns, strict=True)]
+    thresholds, count = thresholds_of(device_kind), max(len(logs), planned)
+    if verdict.low is None or verdict.high is None or count < thresholds.earliest_unsuspected:
+        return verdict
+    # Of few disturbed rounds, the median deviation sees less than the interval does.
+    shown = log(verdict.high / verdict.low) / (2 * _student(1 - thresholds.confidence, len(logs) - 1))
+    error = max(_standard_error(logs), shown) * sqrt(len(logs) / count)
+    outside = (1 - thresholds.confidence) / (max(among, 1) if count >= ROUNDS else 1)
+    limit = log(early_ratio(thresholds.confirm_ratio, count)) + _student(outside, count - 1) * error
+    least = max(limit, log1p(thresholds.least_ns / median(base_ns)))
+    sure = least + _student(2 * (1 - SURE), len(logs) - 1) * _OF_NEXT * error
+    chance = _student_tail(limit / error, len(logs) - 1) if error else 0.0
+    return replace(verdict, detectable=expm1(min(sure, _WIDEST)), false_alarm=chance)
+
+
+def _standard_error(logs: Sequence[float]) -> float:
+    """Standard error of the median of log ratios, from their median absolute deviation."""
+    middle = median(logs)
+    return _OF_MEDIAN * NORMAL_MAD * median(abs(value - middle) for value in logs) / sqrt(len(logs))
 
 
 def _strict_interval(ratios: Sequence[float], outside: float) -> tuple[float, float]:
@@ -132,8 +186,7 @@ def _strict_interval(ratios: Sequence[float], outside: float) -> tuple[float, fl
     """
     logs = [log(ratio) for ratio in ratios]
     middle = median(logs)
-    scatter = NORMAL_MAD * median(abs(value - middle) for value in logs)
-    reach = min(_student(outside, len(logs) - 1) * _OF_MEDIAN * scatter / sqrt(len(logs)), _WIDEST)
+    reach = min(_student(outside, len(logs) - 1) * _standard_error(logs), _WIDEST)
     return exp(middle - reach), exp(middle + reach)
 
 
@@ -144,3 +197,9 @@ def _student(outside: float, freedom: int) -> float:
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def _student_tail(t: float, freedom: int) -> float:
+    """The share of Student's distribution beyond t, by the approximation of Wallace (1959)."""
+    normal = (8 * freedom + 1) / (8 * freedom + 3) * sqrt(freedom * log1p(t * t / freedom))
+    return NormalDist().cdf(-normal)

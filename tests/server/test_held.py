@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git, write_commits
+from tests.builders import CASES, Lab, bench, catalogue, commit, make_repository, measurement, run_git, write_commits
 from tests.rewording import stored
 from tests.server.test_submissions import errors
 from warpwatch.cli.findings import show_findings
@@ -20,6 +20,7 @@ from warpwatch.contract.words import Reason, Status, Verdict
 from warpwatch.db import registry, regressions, runs, unjudged
 from warpwatch.db.database import Database
 from warpwatch.db.reads.history import list_series
+from warpwatch.server.verdicts.noise import SURELY, Reading, detectable, learn
 
 API = "/api/v1"
 ROUNDS = [10_000.0 + 10 * (number % 3) for number in range(12)]
@@ -210,6 +211,71 @@ def test_what_is_unsure_or_skipped_fails_nothing(client: TestClient, lab: Lab) -
         ("skipped", "square", "v3"),
     ]
     assert found["unchanged"] == ["cube"]
+
+
+def test_a_gate_that_would_have_hidden_a_slow_down_does_not_pass(client: TestClient, lab: Lab) -> None:
+    noisy = (ROUNDS, [value * (1.3 if index % 2 else 0.9) for index, value in enumerate(ROUNDS)])
+    rounds = {V1: noisy, V2: times(1.0), V3: times(0.5)}
+    number = held(client, operators=["square"], require_detectable=5)
+    assert report(client, number)["exit_code"] == 0, "nothing is known while it is pending"
+    run_all(lab, client, number, rounds)
+    found = report(client, number)
+    assert (found["conclusion"], found["exit_code"]) == ("error", 2)
+    assert [(row["kind"], row["variant"]) for row in found["rows"]] == [("blind", "v1"), ("faster", "v3")]
+    assert found["summary"].startswith("1 could not tell")
+    assert "5 % is required" in found["rows"][0]["message"]
+    sensitivity = found["sensitivity"]
+    assert (sensitivity["required"], sensitivity["cases"], sensitivity["missed"]) == (0.05, 3, 1)
+    least, *others = sensitivity["by_case"]
+    assert least["variant"] == "v1"
+    assert least["detectable"] > 0.05 > max(case["detectable"] for case in others)
+    assert sensitivity["summary"] in client.get(f"/runs/{number}").text
+
+    tolerant = held(client, operators=["square"], require_detectable=100)
+    run_all(lab, client, tolerant, rounds)
+    assert report(client, tolerant)["exit_code"] == 0
+
+
+def test_without_a_comparison_the_noise_of_the_history_says_what_would_have_been_found(
+    client: TestClient, database: Database, tmp_path: Path
+) -> None:
+    """Fewer earlier commits than a level needs tell nothing, and unknown counts as not detectable."""
+    shas = make_repository(tmp_path / "source", 6)
+    lab = Lab(database, tmp_path / "source", shas, tmp_path)
+    with database.session() as session:
+        registry.record_catalogue(session, lab.commits[shas[0]], catalogue())
+
+    def gate(index: int, time_ns: float) -> dict[str, Any]:
+        """The report on a bench of one commit that must be able to find a slow-down of 60 %."""
+        fields = {"commits": shas[index], "base": None, "branch": None, "kinds": ["bench"], "require_detectable": 60}
+        number = held(client, **fields)
+        (job,) = jobs(client, number)
+        row = Finding(*V1, Status.OK, bench=bench(measurement(time_ns, "hot")))
+        lab.finish(job["id"], lab.outcome([row]))
+        with database.session() as session:
+            unjudged.mark_judged(session, job["id"])
+        return report(client, number)
+
+    for index in range(2):
+        lab.bench(index, {V1: 10_000.0 + index})
+    found = gate(2, 10_002.0)
+    assert (found["exit_code"], found["sensitivity"]["unknown"]) == (2, 1)
+    assert [row["kind"] for row in found["rows"]] == ["blind"]
+    assert "is unknown; 60 % is required" in found["rows"][0]["message"]
+    found = gate(3, 10_003.0)
+    assert (found["exit_code"], found["sensitivity"]["unknown"], found["rows"]) == (0, 0, [])
+    (case,) = found["sensitivity"]["by_case"]
+    assert case["source"] == "history"
+    noise = learn([Reading(n, n, 1, 10_000.0 + n, 9_990.0, 10_010.0) for n in range(3)], "cpu")
+    assert case["detectable"] == pytest.approx(detectable(noise, "cpu", 10_002.0, SURELY), rel=0.01)
+
+
+def test_a_gate_that_times_nothing_cannot_be_required_to_find_a_slow_down(client: TestClient, lab: Lab) -> None:
+    body = {"repository": "kernels", "commits": "feature", "device": "cpu", "kinds": ["check"]}
+    answer = client.post(f"{API}/submissions", json=body | {"require_detectable": 5})
+    assert answer.status_code == 422
+    assert "needs kind bench or compare" in answer.text
+    assert client.post(f"{API}/submissions", json=body | {"require_detectable": 0}).status_code == 422
 
 
 @pytest.mark.parametrize("status", [Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.BUILD_FAILED])

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from warpwatch.contract.measurement import LONGEST_NS, SHORTEST_NS
 from warpwatch.contract.words import Reason
-from warpwatch.server.verdicts.held import classify_pairs, classify_trial
+from warpwatch.server.verdicts.held import PairVerdict, classify_comparison, classify_pairs, classify_trial
 from warpwatch.server.verdicts.noise import Reading, detectable, learn
 from warpwatch.server.verdicts.thresholds import THRESHOLDS, stop_rule
 
@@ -47,6 +48,56 @@ def test_changes_are_seen_among_many_pairs(kind: str, noise: float, ratio: float
     rng = random.Random(kind)
     told = Counter(classify_pairs(*rounds(rng, ratio, noise), kind, PAIRS).outcome for _ in range(400))
     assert told["slower" if ratio > 1 else "faster"] / 400 >= least, told
+
+
+@pytest.mark.parametrize("among", [1, 30])
+@pytest.mark.parametrize(("kind", "noise"), [("cuda", 0.001), ("cuda", 0.005), ("cpu", 0.01), ("cpu", 0.03)])
+def test_the_slow_down_that_is_said_to_be_found_is_found_in_95_of_100_comparisons(
+    kind: str, noise: float, among: int
+) -> None:
+    """Each comparison of identical code says which slow-down it finds, and another one is made with that slow-down."""
+    rng, rule, count = random.Random(f"{kind} {noise} {among}"), stop_rule(kind, is_suspected=False), 400
+
+    def compare(ratio: float) -> PairVerdict:
+        base, head = rounds(rng, ratio, noise, 100_000.0)
+        ratios = [after / before for before, after in zip(base, head, strict=True)]
+        end = next((number for number in range(3, 12) if rule.is_met(ratios[:number])), 12)
+        return classify_pairs(base[:end], head[:end], kind, among)
+
+    said = [compare(1.0) for _ in range(count)]
+    assert sum(verdict.false_alarm for verdict in said) / count < 0.025
+    least = [verdict.detectable for verdict in said if verdict.detectable is not None]
+    assert len(least) == count
+    found = sum(compare(1 + size).outcome == "slower" for size in least)
+    assert found / count >= 0.91
+    smaller = sum(compare(1 + size / 2).outcome == "slower" for size in least)
+    assert smaller / count < 0.75, "a slow-down of half the size is often missed, so the figure is no mere bound"
+
+
+def test_rounds_that_controls_object_to_or_that_are_too_few_find_nothing_for_certain() -> None:
+    base, head = rounds(random.Random(1), 1.0, 0.005)
+    assert classify_pairs(base, head, "cuda").detectable is not None
+    for reason in (Reason.CONTROL_MOVED, Reason.CONTROL_MISSED):
+        assert classify_pairs(base, head, "cuda", reason=reason).detectable is None
+        assert classify_trial(base, head, "cuda", reason).detectable is None
+    assert classify_pairs(base[:2], head[:2], "cuda").detectable is None
+    assert classify_pairs(base[:4], head[:4], "cuda", planned=4).detectable is None
+
+
+def test_fewer_rounds_and_a_limit_of_time_find_less() -> None:
+    base, head = rounds(random.Random(2), 1.0, 0.005)
+    few = classify_comparison(base[:6], head[:6], "cuda", 1, None)
+    limited = classify_comparison(base[:6], head[:6], "cuda", 1, replace(stop_rule("cuda", False), seconds=1.0))
+    all_rounds = classify_comparison(base, head, "cuda", 1, None)
+    assert few.detectable == limited.detectable
+    assert few.detectable is not None
+    assert all_rounds.detectable is not None
+    assert few.detectable > 1.2 * all_rounds.detectable
+
+
+def test_the_times_of_short_kernels_hide_slow_downs_below_the_least_change() -> None:
+    verdict = classify_pairs([500.0] * 12, [500.0] * 12, "cuda")
+    assert verdict.detectable == pytest.approx(THRESHOLDS["cuda"].least_ns / 500)
 
 
 def test_what_few_or_noisy_rounds_leave_open_is_unsure() -> None:

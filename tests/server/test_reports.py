@@ -19,6 +19,7 @@ from warpwatch.server.reports.junit import junit
 from warpwatch.server.reports.markdown import LIMIT, MARKER, markdown
 from warpwatch.server.reports.model import KINDS, Report, ReportRow, ReportRowKind, exit_code
 from warpwatch.server.reports.sarif import sarif
+from warpwatch.server.reports.sensitivity import CaseSensitivity, missed_text, summarize
 
 NASTY = (
     "a | b `c` <b>&amp;</b> @everyone ]]> \x00\x1b[31m \ud800 [link](http://evil.example) ``` \n\n# head" + "!" * 300
@@ -95,6 +96,8 @@ REPORTS = {
         (["wrong", "not_run"], 1),
         (["failed", "skipped"], 2),
         (["not_run", "faster"], 2),
+        (["blind", "unsure"], 2),
+        (["blind", "slower"], 1),
     ],
 )
 def test_exit_codes(kinds: list[ReportRowKind], code: int) -> None:
@@ -119,6 +122,7 @@ def test_sarif_levels_and_places() -> None:
         "slower": "error",
         "failed": "warning",
         "not_run": "warning",
+        "blind": "warning",
         "suspected": "note",
         "unsure": "note",
         "mismatch": "note",
@@ -168,6 +172,7 @@ def test_junit_tells_kinds_apart() -> None:
         "slower": "failure",
         "failed": "error",
         "not_run": "error",
+        "blind": "error",
         "suspected": "skipped",
         "unsure": "skipped",
         "mismatch": "skipped",
@@ -243,6 +248,49 @@ def test_a_check_run_is_what_github_takes(name: str) -> None:
     assert (body["status"] == "completed") == ("conclusion" in body)
     assert body.get("conclusion") in (None, "success", "failure", "action_required")
     json.dumps(body).encode()
+
+
+CASES = [
+    CaseSensitivity("square", "v3", "n=0,f32,fwd", "test-gpu", 0.012, "rounds", 0.002),
+    CaseSensitivity("square", "v3", "n=1,f32,fwd", "test-gpu", None, "none"),
+    CaseSensitivity("square", "v3", "n=2,f32,fwd", "test-gpu", 0.064, "history", 0.0005),
+]
+
+
+def test_every_form_says_which_slow_downs_would_have_been_found() -> None:
+    found = summarize(CASES, 0.05)
+    said = (
+        "Finds with 95 % a slow-down of 6.4 % or less in 2 cases, typically 3.8 %; unknown in 1; above 2 %: 2, "
+        "above 5 %: 2, above 10 %: 1; chance of a false alarm 0.2 %"
+    ).replace(" %", "\u2009%")
+    assert found.summary.replace(" %", "\u2009%").replace("2 cases", "2\u2009cases") == said.replace(
+        "2 cases", "2\u2009cases"
+    )
+    assert (found.unknown, found.above_2, found.above_5, found.above_10, found.missed) == (1, 2, 2, 1, 2)
+    made = report(row("blind", 1), sensitivity=found)
+    measured = [ReportedSeries("square", "v3", f"n={number},f32,fwd", "test-gpu") for number in range(3)]
+    outputs = {
+        case.get("name"): case.findtext("system-out") or ""
+        for case in fromstring(junit(made, measured)).iter("testcase")
+    }
+    assert outputs["v3 n=0,f32,fwd"].endswith("found with 95 %: 1.2\u2009%")
+    assert outputs["v3 n=1,f32,fwd"].endswith("found with 95 %: unknown")
+    assert found.summary in outputs["everything that is not listed"]
+    text = markdown(made)
+    assert "Finds with 95 %" in text
+    assert text.index("n=1,f32,fwd on test") < text.index("n=2,f32,fwd on test") < text.index("n=0,f32,fwd on test")
+    assert "Finds with 95 %" in check_run(made, "kernels")["output"]["summary"]
+    (run,) = sarif(made, "", "kernels")["runs"]
+    assert [case["detectable"] for case in run["properties"]["sensitivity"]["by_case"]] == [None, 0.064, 0.012]
+
+
+def test_a_gate_without_times_or_noise_says_so() -> None:
+    assert "Nothing was timed" in summarize([]).summary
+    unknown = summarize(CASES[1:2], 0.05)
+    assert ("unknown in 1" in unknown.summary, unknown.missed, unknown.above_10) == (True, 1, 1)
+    assert summarize([replace(CASES[1], is_decided=True)], 0.05).missed == 0, "it is slower or faster for certain"
+    assert missed_text(summarize(CASES, 0.05)).startswith("could not tell: 2 of 3")
+    assert missed_text(summarize(CASES[:1], 0.05)) == ""
 
 
 def test_a_build_failure_is_one_finding_on_all_its_cases() -> None:

@@ -184,6 +184,7 @@ def test_an_interrupted_run_keeps_what_it_has(repository: Repository, tmp_path: 
         (("--commits", "HEAD", "--repository", "/no/such/place"), "/no/such/place"),
         (("--commits", "HEAD", "--sanitize", "valgrind"), "no sanitizer 'valgrind'"),
         (("--commits", "HEAD", "--sanitize", "address"), "add --kinds check"),
+        (("--commits", "HEAD", "--require-detectable", "5"), "add kind compare to --kinds, and --base"),
     ],
 )
 def test_bad_input_is_named(

@@ -98,6 +98,16 @@ def test_uncommitted_code_is_checked_and_compared(home: Path, tmp_path: Path) ->
     (row,) = (line for line in right.output.splitlines() if line.startswith("n=100,f32,fwd  last  pass"))
     assert row.count("→") == 1
     assert "1 slower" in right.output if right.exit_code else "0 slower" in right.output
+    blind = attempt(
+        repository,
+        home,
+        "probe",
+        *("--variants", "last", "--case", "n=100,f32,fwd", "--base", "HEAD", "--require-detectable", "0.1"),
+    )
+    assert "Finds with 95 % a slow-down of" in blind.output or "would be found is unknown" in blind.output
+    if "0 slower" in blind.output and "faster" not in blind.output:
+        assert blind.exit_code == 2, "no CPU shows 0.1 %"
+        assert "could not tell: 1 of 1" in blind.output.replace("\u2009", " ")
     unknown = attempt(repository, home, "probe", "--shape", "rows=3")
     assert unknown.exit_code == 2
     assert "n=100" in unknown.output, "the message says which sizes there are"

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 ROWS_SHOWN = 20
-NAMES = {"unsure": "inconclusive"}
+NAMES = {"unsure": "inconclusive", "blind": "could not tell"}
 """Shown instead of the stored kind of a finding."""
 DECIDED = ("wrong", "failed", "not_run")
 """Kinds of findings that nothing measured later changes."""
@@ -58,6 +58,7 @@ def _describe(rows: list[dict[str, Any]]) -> str:
     cell = " ".join(part for part in (row["operator"], row["variant"], case) if part)
     ratio = f" × {row['ratio']:.3f}" if row["ratio"] is not None else ""
     baseline = f" vs {row['base_sha'][:9]}" if row["base_sha"] else ""
-    message = f": {row['message']}" if row["message"] and row["ratio"] is None else ""
+    is_told = row["message"] and (row["ratio"] is None or row["kind"] == "blind")
+    message = f": {row['message']}" if is_told else ""
     name = OF_ALL_CASES.get(row["status"]) or NAMES.get(row["kind"], row["kind"].replace("_", " "))
     return f"{name}: {cell} on {row['device']}{ratio} at {row['head_sha'][:9]}{baseline}{message}"

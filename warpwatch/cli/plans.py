@@ -20,6 +20,10 @@ STOP_HELP = (
     "them. The seconds end it undecided as well; rounds that show no change and exclude the suspected one end it, too."
 )
 TOOLCHAINS_HELP = "OLD,NEW: toolchains of worker.toml for the base and the head of a comparison."
+DETECTABLE_HELP = (
+    "Slow-down in per cent that must be found with 95 %. Where the noise would hide it, the result is *could not "
+    "tell*, exit code 2."
+)
 KNOWN_HELP = "Variants that an earlier commit had: they get the status of a commit that does not load."
 
 

@@ -10,7 +10,8 @@ from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.words import NO_FAILURE, JobKind, Reason, Status
-from warpwatch.server.reports.formats import change, duration, interval
+from warpwatch.server.reports.formats import change, duration, interval, share
+from warpwatch.server.reports.sensitivity import CaseSensitivity
 from warpwatch.server.verdicts.held import PairOutcome, PairVerdict, classify_comparison
 
 _WORDS: dict[PairOutcome, tuple[str, str]] = {
@@ -38,13 +39,14 @@ class _Row:
 
 @dataclass(slots=True)
 class ResultTable:
-    """Checks, times and comparisons of one operator on one kind of device, cpu or cuda. wrong, slower, unsure:
-    counts."""
+    """Checks, times and comparisons of one operator on one kind of device, cpu or cuda. wrong, slower, unsure: counts.
+    sensitivities: the smallest slow-down that is found in each comparison."""
 
     device_kind: str
     wrong: int = 0
     slower: int = 0
     unsure: int = 0
+    sensitivities: list[CaseSensitivity] = field(default_factory=list)
     _rows: dict[tuple[str, str], _Row] = field(default_factory=dict)
     _unsupported: dict[str, None] = field(default_factory=dict)
 
@@ -58,7 +60,12 @@ class ResultTable:
             verdict = classify_comparison(*rounds, len(outcome.comparisons), stop, comparison.reason)
             self.slower += verdict.outcome == "slower"
             self.unsure += verdict.outcome == "unsure" and comparison.status is Status.OK
-            _add_comparison(self._row(comparison.case, comparison.variant), comparison, verdict)
+            sensitivity = _sense(comparison, verdict, self.device_kind)
+            self.sensitivities.append(sensitivity)
+            row = self._row(comparison.case, comparison.variant)
+            _add_comparison(row, comparison, verdict)
+            if sensitivity.detectable is not None and not sensitivity.is_decided:
+                row.words += f"; finds slow-downs from {share(sensitivity.detectable, 1)} on"
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Every line with its style; columns that nothing stands in are left out."""
@@ -103,6 +110,19 @@ def _add_comparison(row: _Row, comparison: Comparison, verdict: PairVerdict) -> 
     if verdict.outcome == "unsure":
         row.words += _describe_limits(comparison, verdict)
     row.style = row.style or style
+
+
+def _sense(comparison: Comparison, verdict: PairVerdict, device_kind: str) -> CaseSensitivity:
+    return CaseSensitivity(
+        "",
+        comparison.variant,
+        comparison.case,
+        device_kind,
+        verdict.detectable,
+        "none" if verdict.detectable is None else "rounds",
+        verdict.false_alarm,
+        verdict.outcome in ("slower", "faster"),
+    )
 
 
 def _describe_limits(comparison: Comparison, verdict: PairVerdict) -> str:

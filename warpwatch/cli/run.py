@@ -28,6 +28,7 @@ from warpwatch.contract.spec import USUAL_PLAN, JobRequest, JobSpec, KnownNames
 from warpwatch.contract.words import NO_FAILURE, JobKind
 from warpwatch.definitions import DefinitionsSource, newest_version, parse_source
 from warpwatch.project import ProjectError
+from warpwatch.server.reports.sensitivity import missed_text, summarize
 from warpwatch.settings import SettingError, Settings, load_settings
 from warpwatch.sources import Sources
 
@@ -46,7 +47,7 @@ console = Console()
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """Request of the command line. operators: None means all operators. base: the commit that comparisons measure
-    beside each of the other commits."""
+    beside each of the other commits. required: slow-down in per cent that comparisons must find; None for any."""
 
     operators: list[str] | None
     kinds: list[JobKind]
@@ -54,6 +55,7 @@ class RunRequest:
     spec: JobSpec
     base: str | None = None
     definitions: DefinitionsSource | None = None
+    required: float | None = None
 
     def spec_of(self, kind: JobKind) -> JobSpec:
         """The specification of one kind of job: without what means nothing to it; a profile takes the first case where
@@ -102,6 +104,7 @@ def run(
     toolchains: str | None = typer.Option(None, help=plans.TOOLCHAINS_HELP),
     known_variants: list[str] = typer.Option([], help=plans.KNOWN_HELP),
     known_cases: list[str] = typer.Option([], help="The same for cases, separated by blanks."),
+    require_detectable: float | None = typer.Option(None, help=plans.DETECTABLE_HELP, min=0.1, max=100),
 ) -> None:
     """Measure commits here and now: needs git, torch and a compiler, but no server, database or network."""
     from warpwatch.worker.devices import choose_device
@@ -125,8 +128,11 @@ def run(
         spec = replace(spec, toolchains=plans.parse_toolchains(toolchains))
         chosen = plans.parse_kinds(kinds, base is not None)
         plans.expect_sanitizer(sanitize, [*chosen])
+        if require_detectable is not None and JobKind.COMPARE not in chosen:
+            raise ValueError("--require-detectable: add kind compare to --kinds, and --base, to have a comparison")
         source = parse_source(definitions) if definitions is not None else None
-        request = RunRequest(plans.split([operators or ""]) or None, chosen, traces, spec, base, source)
+        names = plans.split([operators or ""]) or None
+        request = RunRequest(names, chosen, traces, spec, base, source, require_detectable)
         raise typer.Exit(_run(load_settings(), request, choose_device(device), repository, commits, output))
     except (git.GitError, ProjectError, SettingError, CannotRunError, ValueError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
@@ -175,7 +181,7 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
             _measure(request, jobs, tools, bundle, progress, tally)
     finally:
         tools.close()
-    status = _summarise(tally, output)
+    status = _summarise(tally, output, request.required)
     # The table may be long, so that the first note has left the screen.
     _show_uncommitted(unmeasured)
     return status
@@ -349,9 +355,9 @@ def _few_traces(outcome: Outcome, limit: int) -> Outcome:
     return replace(outcome, findings=findings)
 
 
-def _summarise(tally: Tally, output: Path) -> int:
+def _summarise(tally: Tally, output: Path, required: float | None) -> int:
     """Prints the results; returns 0 when all is well, 1 when something is wrong or slower, 2 when something could not
-    run."""
+    run, or could not tell a slow-down of the required size."""
     for (sha, operator), table in tally.tables.items():
         console.print(f"{sha[:9]} {operator}", style="bold", markup=False, highlight=False)
         for line, style in table.lines():
@@ -367,5 +373,13 @@ def _summarise(tally: Tally, output: Path) -> int:
         console.print("interrupted; the file holds what was measured until then", style="yellow")
     if tally.problems or tally.interrupted or not tally.statuses:
         return 2
+    cases = [case for table in tally.tables.values() for case in table.sensitivities]
+    sensitivity = summarize(cases, None if required is None else required / 100)
+    if cases:
+        console.print(sensitivity.summary, style="dim", markup=False, highlight=False, soft_wrap=True)
+    if sensitivity.missed:
+        console.print(missed_text(sensitivity), style="yellow", markup=False, highlight=False, soft_wrap=True)
     slower = any(table.slower for table in tally.tables.values())
-    return int(slower or any(status not in NO_FAILURE for status in tally.statuses))
+    if slower or any(status not in NO_FAILURE for status in tally.statuses):
+        return 1
+    return 2 if sensitivity.missed else 0

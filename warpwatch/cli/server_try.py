@@ -76,6 +76,8 @@ def try_on_server(
         "seed": spec.seed,
         "budget_ms": None if spec.budget_ns is None else max(1, round(spec.budget_ns / 1e6)),
     }
+    if request.required is not None:
+        body["require_detectable"] = request.required
     submission = client.post("/submissions", body, f"try-{uuid4()}")
     console.print(f"submission {submission['id']}: {client.url}/runs/{submission['id']}")
     jobs = _follow(client, submission["id"], device["name"])

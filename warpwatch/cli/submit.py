@@ -5,7 +5,8 @@ Exit codes, for CI:
    environment mismatches do not fail.
 1  A result is wrong, or a slow-down is confirmed.
 2  Neither of these, but something could not run: no server, a rejected request, a failed or cancelled job, a failed
-   build, a crash, a time-out, out of memory, or the wait ended early.
+   build, a crash, a time-out, out of memory, or the wait ended early. Also if a case could not tell a slow-down of the
+   size that --require-detectable names.
 """
 
 from __future__ import annotations
@@ -82,8 +83,9 @@ def submit(
     idempotency_key: str | None = typer.Option(
         None, help="Repeating a request with the same key creates no second submission."
     ),
+    require_detectable: float | None = typer.Option(None, help=plans.DETECTABLE_HELP, min=0.1, max=100),
     wait: bool = typer.Option(
-        False, help="Wait for the result. Exit code: 0 success, 1 wrong or slower, 2 could not run."
+        False, help="Wait for the result. Exit code: 0 success, 1 wrong or slower, 2 could not run or tell."
     ),
     timeout: float | None = typer.Option(None, help="Longest wait in seconds."),
     report: list[str] = typer.Option([], help=f"FORMAT=FILE with {', '.join(FORMS)}; implies --wait, may be repeated."),
@@ -93,7 +95,7 @@ def submit(
     reports = _reports(report)
     with asking() as client:
         name, here = choose_repository(client, repository)
-        request = {
+        request: dict[str, Any] = {
             "repository": name,
             "commits": _resolve(here, commit),
             "base": _resolve(here, base) if base and base not in RELATIVE else base,
@@ -113,6 +115,8 @@ def submit(
             "skip_unchanged": not measure_all,
             "toolchains": plans.split([toolchains or ""]),
         }
+        if require_detectable is not None:
+            request["require_detectable"] = require_detectable
         plan = client.post("/submissions/preview", request)
         for line in describe_plan(plan):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -284,6 +288,7 @@ def _report(client: Client, row: dict[str, Any], as_json: bool) -> None:
         results = ", ".join(f"{count} {status}" for status, count in sorted(row["results"].items())) or "no results"
         typer.echo(f"submission {row['id']} {row['state']}: {results}")
         typer.echo(f"  {report['summary']}")
+        typer.echo(f"  {report['sensitivity']['summary']}")
         show_findings(report)
     raise typer.Exit(report["exit_code"])
 

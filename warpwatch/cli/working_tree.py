@@ -50,7 +50,7 @@ console = Console()
 class WorkingTreeRequest:
     """Request of the command line. operators: empty means the operators that differ from the base. definitions: where
     the operators are defined, None for the working tree itself. seconds: time that the rounds of an operator may
-    take."""
+    take. required: slow-down in per cent that must be found; None for any."""
 
     operators: list[str]
     cases: list[str]
@@ -58,6 +58,7 @@ class WorkingTreeRequest:
     spec: JobSpec
     definitions: DefinitionsSource | None = None
     seconds: float = SECONDS
+    required: float | None = None
 
 
 @app.command("try")
@@ -93,11 +94,13 @@ def try_changes(
     ),
     rounds: int = typer.Option(MOST_ROUNDS, min=6, max=MOST_ROUNDS, help="At most so many paired rounds."),
     seed: int = typer.Option(0, help="Seed of the inputs."),
+    require_detectable: float | None = typer.Option(None, help=plans.DETECTABLE_HELP, min=0.1, max=100),
     watch: bool = typer.Option(False, help="Measure again whenever a file is saved, until Ctrl-C."),
 ) -> None:
     """Check and time what is in the working tree beside a commit: right or wrong, faster or slower, and on which cases.
 
-    Exits 0 if all is right and nothing is slower, 1 if something is wrong or slower, 2 if it could not be measured.
+    Exits 0 if all is right and nothing is slower, 1 if something is wrong or slower, 2 if it could not be measured, or
+    could not tell a slow-down of the size that --require-detectable names.
     """
     spec = JobSpec(
         suite=suite,
@@ -109,13 +112,15 @@ def try_changes(
     )
     try:
         source = parse_source(definitions) if definitions is not None else None
-        request = WorkingTreeRequest(operators or [], plans.split(case, None), shape, spec, source, seconds)
+        named = operators or [], plans.split(case, None), shape
+        request = WorkingTreeRequest(*named, spec, source, seconds, require_detectable)
         root = Path(git.git("rev-parse", "--show-toplevel", cwd=repository).strip())
         base_sha = git.resolve(root, base)
         if is_remote(server, device):
             if source is not None:
                 raise ValueError("--definitions: a server measures with the definitions that are registered there")
-            status = _repeat(root, base_sha, _server_attempt(request, ServerTarget(server, device, name)), watch=watch)
+            attempt = _server_attempt(request, ServerTarget(server, device, name))
+            status = _repeat(root, base_sha, attempt, require_detectable, watch=watch)
         else:
             status = _try_here(request, root, base_sha, device, watch=watch)
     except (git.GitError, SettingError, ApiError, ProjectError, ValueError, OSError) as error:
@@ -144,7 +149,9 @@ def _try_here(request: WorkingTreeRequest, root: Path, base_sha: str, device: st
         if request.definitions is None and _needs_template(root):
             with run_progress(console, is_quiet=True) as progress:
                 tools.host.start_template(progress)
-        return _repeat(root, base_sha, lambda tree, sha: _try_tree(request, tools, tree, sha), watch=watch)
+        return _repeat(
+            root, base_sha, lambda tree, sha: _try_tree(request, tools, tree, sha), request.required, watch=watch
+        )
     except (CannotRunError, Stopped) as error:
         _fail(error)
     finally:
@@ -158,22 +165,25 @@ def _needs_template(root: Path) -> bool:
         return False
 
 
-def _repeat(root: Path, base_sha: str, attempt: Attempt, *, watch: bool) -> int:
+def _repeat(root: Path, base_sha: str, attempt: Attempt, required: float | None, *, watch: bool) -> int:
     """Measures and prints, again at every change with `watch`; returns the exit status."""
     with tempfile.TemporaryDirectory(prefix="warpwatch-try-") as folder:
         tree = WorkingTree(root, Path(folder) / "index")
         try:
-            status = _show_attempt(attempt, tree, base_sha)
+            status = _show_attempt(attempt, tree, base_sha, required)
             while watch:
                 _print("waiting for changes; Ctrl-C ends", "dim")
                 tree.wait()
-                status = _show_attempt(attempt, tree, base_sha)
+                status = _show_attempt(attempt, tree, base_sha, required)
         except KeyboardInterrupt:
             raise typer.Exit(0 if watch else 2) from None
     return status
 
 
-def _show_attempt(attempt: Attempt, tree: WorkingTree, base_sha: str) -> int:
+def _show_attempt(attempt: Attempt, tree: WorkingTree, base_sha: str, required: float | None) -> int:
+    """Measures and prints once; returns the exit status. required: see WorkingTreeRequest."""
+    from warpwatch.server.reports.sensitivity import missed_text, summarize
+
     started = time.monotonic()
     tables = []
     for operator, result in attempt(tree, base_sha):
@@ -181,10 +191,16 @@ def _show_attempt(attempt: Attempt, tree: WorkingTree, base_sha: str) -> int:
         tables.append(result.table)
     wrong, slower = (sum(getattr(table, name) for table in tables) for name in ("wrong", "slower"))
     subject = git.describe(tree.root, base_sha).subject
+    sensitivity = summarize(
+        [case for table in tables for case in table.sensitivities], None if required is None else required / 100
+    )
     seconds = time.monotonic() - started
+    _print(sensitivity.summary, "dim")
+    if sensitivity.missed:
+        _print(missed_text(sensitivity), "yellow")
     summary = f"{wrong} wrong, {slower} slower than {base_sha[:9]} ({subject}); {seconds:.1f} s"
-    _print(summary, "red" if wrong or slower else "green")
-    return int(bool(wrong or slower))
+    _print(summary, "red" if wrong or slower else "yellow" if sensitivity.missed else "green")
+    return 1 if wrong or slower else 2 if sensitivity.missed else 0
 
 
 def _fail(error: Exception) -> NoReturn:
