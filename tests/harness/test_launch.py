@@ -77,6 +77,11 @@ def test_a_call_that_waits_for_the_device_has_no_launch(monkeypatch: pytest.Monk
         timer_of(monkeypatch, device)
 
 
+def test_a_call_that_takes_the_device_long_has_no_launch() -> None:
+    with pytest.raises(NoMetricError, match="takes the device too long"):
+        LaunchTimer(twice(lambda x: 2 * x), 0, GraphPlan(2, 1, 2, 1, calls=0))
+
+
 def test_a_call_that_returns_what_it_has_computed_before_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device()
     kept: dict[int, Tensor] = {}

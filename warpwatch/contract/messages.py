@@ -38,8 +38,9 @@ class GraphPlan:
     """How a GPU timer goes through its input sets: CUDA graphs in so many memory placements, each with so many sets and
     launches, and so many replays in a slice. Both sides of a comparison follow one plan, whatever their times are.
 
-    calls: eager calls of `launch` in a row, each on a set of its own. metric: the device's time that the plan is for.
-    Where that is `kernel`, no graph captures the variant, and launches are eager calls in one session of the profiler.
+    calls: eager calls of `launch` in a row, each on a set of its own; 0 where a call takes the device too long to wait
+    for. metric: the device's time that the plan is for. Where that is `kernel`, no graph captures the variant, and
+    launches are eager calls in one session of the profiler.
     """
 
     sets: int
@@ -51,9 +52,9 @@ class GraphPlan:
 
     def __post_init__(self) -> None:
         """ValueError, naming the field, for a number that no timer can use."""
-        for name in ("sets", "placements", "launches", "replays", "calls"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name, least in (("sets", 1), ("placements", 1), ("launches", 1), ("replays", 1), ("calls", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
 
     def __and__(self, other: GraphPlan) -> GraphPlan:
         """The largest plan that fits two sides that would have planned so, in whichever order; ValueError for plans of

@@ -66,7 +66,8 @@ _CUDA = (
 _WATCHED_CLASSES = (Tensor, torch.cuda.Event, torch.cuda.Stream, torch.cuda.CUDAGraph, torch.Generator)
 _CHANGE_OFTEN = {"__import__", "_", "breakpoint", "displayhook", "input", "open", "print"}
 """Built-ins that honest programs replace; the harness does not measure with them."""
-_TIMING_PREFIXES = ("harness.bench", *(f"harness.timers.{name}" for name in ("cpu", "cuda", "kernel", "rotation")))
+_TIMERS = ("cpu", "cuda", "kernel", "launch", "rotation")
+_TIMING_PREFIXES = ("harness.bench", *(f"harness.timers.{name}" for name in _TIMERS))
 """Labels of the bindings that samples are taken with begin so."""
 _MISSING = object()
 

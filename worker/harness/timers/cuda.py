@@ -52,6 +52,8 @@ _EAGER_CALLS = 8
 """Eager calls of `launch` in a row."""
 _EAGER_CALLS_NS = 2_000_000
 """The longest device time of these, roughly: the next sample waits until the device is idle."""
+_LONGEST_EAGER_CALL_NS = 25_000_000
+"""Of the device. In a comparison, launches of longer calls would take more than a sixth of the time."""
 _EAGER_SAMPLES = 10
 _REPLAY_LAUNCH_NS = 30_000
 _QUEUE_NS = 50_000_000
@@ -601,7 +603,9 @@ def choose_launches(sets: int, placements: int, device_ns: int, host_ns: int) ->
 
 
 def plan_eager_calls(problem: CaseProblem, measured: MeasuredInput, device_ns: int, sides: int = 1) -> int:
-    """How many eager calls follow each other for `launch`, each on a set of its own."""
+    """How many eager calls follow each other for `launch`, each on a set of its own; 0 where a call takes too long."""
+    if device_ns > _LONGEST_EAGER_CALL_NS:
+        return 0
     affordable = min(measured.prepared_sets, affordable_sets(problem, measured.bytes, sides))
     return max(1, min(_EAGER_CALLS, _EAGER_CALLS_NS // device_ns, affordable))
 

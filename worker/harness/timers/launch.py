@@ -48,17 +48,19 @@ class LaunchTimer:
     """Rows of eager calls, each timed by the host's clock, while the device sleeps.
 
     plan: that of the device's time, whose `calls` are those of a row. Raises NoMetricError, here or later, where a call
-    waits for the device.
+    waits for the device, and where it takes that too long.
     """
 
     placements = 1
 
     def __init__(self, problem: CaseProblem, seed: int, plan: GraphPlan | None = None) -> None:
         plan = plan or plan_sessions(problem, seed)
+        if not plan.calls:
+            raise NoMetricError("each launch would wait for the end of the one before, which takes the device too long")
         self._problem = problem
         self._calls = plan.calls
-        # The contents of a single set could not move on.
-        self._rotation = Rotation(problem, seed, min(plan.sets, max(2, plan.calls)))
+        # The contents of a single set cannot move on. Where the device's time has one, there is no room for another.
+        self._rotation = Rotation(problem, seed, max(min(2, plan.sets), plan.calls))
         self._results: dict[int, Any] = {}
         self._host_ns = max(1000, measure_queueing(self._rotation.calls))
         self._at_once = 1
