@@ -172,6 +172,10 @@ class ChildSpec:
         return [interpreter, "-P", str(self.bootstrap), *words]
 
 
+LIVING: set[Child] = set()
+"""The children of this process that nobody has closed."""
+
+
 def find_interpreter(name: str | None, image: ContainerImage | None = None) -> str | None:
     """The path of the Python that warpwatch.toml names, by default the worker's own or the image's python3."""
     if image is not None:
@@ -182,7 +186,7 @@ def find_interpreter(name: str | None, image: ContainerImage | None = None) -> s
 class Child:
     """A running harness. Must be used by the thread that started it: the kernel may kill it when that thread ends.
 
-    turns: those of its lane, where other children of the job use the device as well.
+    turns: those of its lane, where other children of the job use the device as well. requests: how many were sent.
     """
 
     def __init__(
@@ -194,11 +198,12 @@ class Child:
         self.times = RunTimes()
         """Seconds of the last request by activity, as the child reports, at most the duration of the request."""
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._requests = 0
+        self.requests = 0
         self._has_greeted = self._is_closed = False
         self._doing = ""
         self._cache = spec.cache
         self._headers = spec.headers
+        self.root = spec.root
         self._jail = sandbox.Jail(confinement)
         reply_end, child_reply = os.pipe()
         log_end, child_log = os.pipe()
@@ -219,6 +224,7 @@ class Child:
             os.close(child_log)
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
+        LIVING.add(self)
 
     def _start(self, spec: ChildSpec, replies: int, output: int) -> subprocess.Popen[bytes] | templates.TemplateChild:
         inside = self._jail.inside
@@ -302,13 +308,13 @@ class Child:
 
     def send(self, verb: str, **fields: Any) -> None:
         """Sends one request. `receive` must take its reply before the next."""
-        self._requests += 1
+        self.requests += 1
         self._read_output()
         self._tail.clear()
         self._doing = ""
         self.times = RunTimes()
         lanes = self._turns.lanes if self._turns is not None else 1
-        self._send(Request(self._requests, verb, **fields, lanes=lanes))
+        self._send(Request(self.requests, verb, **fields, lanes=lanes))
 
     def receive(self, seconds: float, reporter: Reporter) -> dict[str, Any]:
         """The reply to what was sent as plain JSON; ChildFailure when none comes within `seconds` without those in
@@ -334,7 +340,7 @@ class Child:
                 deadline += self._grant_turn(message)
                 self._doing = str(message.get("text", self._doing))[:100]
                 continue
-            if message.get("id") != self._requests:
+            if message.get("id") != self.requests:
                 raise _forged()
             reply = message.get("reply")
             if not isinstance(reply, dict):
@@ -360,7 +366,7 @@ class Child:
         except ValueError as error:
             raise ChildFailure(Status.CRASHED, f"the harness asked for a turn that there is not: {error}") from error
         waited = self._turns.use(use, self._reporter.should_stop)
-        self._send(Request(self._requests, TURN))
+        self._send(Request(self.requests, TURN))
         return waited
 
     def _expect_no_other_reply(self, deadline: float, seconds: float) -> None:
@@ -433,6 +439,7 @@ class Child:
         if self._is_closed:
             return
         self._is_closed = True
+        LIVING.discard(self)
         if self.pid is not None:
             self._jail.kill(self.pid)
             self._process.wait()

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from warpwatch.contract.messages import CanaryReply
 from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.idle import IdleWatch
 from warpwatch.worker.reporter import Reporter, Stopped, UnhealthyError
 
 T = TypeVar("T")
@@ -78,13 +79,16 @@ def slower_than(rates: dict[str, float], peaks: dict[str, float] | None) -> list
 
 
 def _troubles(checkout: Requester, peaks: dict[str, float] | None, reporter: Reporter) -> list[str]:
+    idle = IdleWatch()
     try:
         reply = checkout.ask(CanaryReply, "canary", CANARY_SECONDS, reporter)
     except ChildFailure as failure:
         return [f"the canary ended as {failure.status}: {failure.message}"]
     if reply.status != "ok":
         return [f"the canary ended as {reply.status}: {reply.message}"]
-    return [*reply.troubles, *slower_than(reply.rates, peaks)]
+    found = [*reply.troubles, *slower_than(reply.rates, peaks)]
+    # Only where there is a trouble: a process may finish something that disturbs nothing.
+    return [*found, *idle.list_working()] if found else []
 
 
 def _pause(reporter: Reporter) -> None:

@@ -16,7 +16,7 @@ from functools import partial, reduce
 
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.outcome import Finding
-from warpwatch.contract.words import JobKind, Status
+from warpwatch.contract.words import Fault, JobKind, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import Child
 from warpwatch.worker.devices import usable_cores
@@ -83,7 +83,8 @@ def measure_in_lanes(
     else is done at the same time, such as building what some of the cells wait for. at_tail: called once the first
     lane has nothing left to do.
 
-    A cell that ran out of memory is measured again alone, since the others may have held the memory.
+    A cell that ran out of memory is measured again alone, since the others may have held the memory; so are all that
+    were timed beside a child that worked while nothing called it.
     Raises Stopped with no outcome when the reporter asks to stop.
     """
     waiting = _Waiting(cells)
@@ -134,9 +135,15 @@ def measure_in_lanes(
     for error in sorted(errors, key=lambda error: isinstance(error, Stopped)):
         raise error
     measure = open_lane(checkout, reporter)
+    has_burnt = lanes > 1 and any(finding.fault is Fault.IDLE_WORK for finding in findings.values())
     for cell in cells:
+        trouble = ""
         if findings[cell].status is Status.OUT_OF_MEMORY:
-            reporter.log(f"{cell[0]} ran out of memory beside others on {cell[1]}; once more alone")
+            trouble = "ran out of memory beside others"
+        elif has_burnt and kind in TIMED and findings[cell].status is Status.OK:
+            trouble = "was measured beside a child that kept the device busy"
+        if trouble:
+            reporter.log(f"{cell[0]} {trouble} on {cell[1]}; once more alone")
             findings[cell] = measure(cell)
     return [findings[cell] for cell in cells]
 

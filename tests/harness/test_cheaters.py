@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,17 @@ def test_a_check_and_a_comparison_notice_replaced_functions_too(cheaters: Harnes
     assert (prepared.status, "harness.timers.cpu._time" in prepared.message) == (Status.WRONG, True)
     # The functions are restored, so the next variant passes.
     assert cheaters.ask(BenchReply, "bench", variant="honest", budget_ns=BUDGET_NS, **names).status is Status.OK
+
+
+def test_a_comparison_notices_a_side_that_works_while_the_other_is_measured(cheaters: Harness) -> None:
+    for variant, status in (("honest_helper", Status.OK), ("burns_while_idle", Status.WRONG)):
+        names = {"operator": "burning", "variant": variant, "case": CASE}
+        assert cheaters.ask(SampleReply, "prepare", **names).status is Status.OK
+        assert cheaters.ask(SampleReply, "sample", **names).status is Status.OK
+        time.sleep(0.4)
+        reply = cheaters.ask(SampleReply, "finish", **names)
+        assert reply.status is status, reply.message
+    assert "works while nothing calls it" in reply.message
 
 
 def test_a_file_that_patches_when_it_is_loaded_is_refused(tmp_path: Path, cache: Path) -> None:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import MagicMock
 
 import pytest
 from sqlalchemy import select
@@ -19,10 +26,11 @@ from warpwatch.db.endings import EndedRun, end_run
 from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.reads.devices import list_workers
 from warpwatch.db.reads.query import Session
-from warpwatch.worker import gate
+from warpwatch.worker import gate, idle
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import LastCanary, expect_healthy, slower_than
 from warpwatch.worker.harness.timers.ceilings import troubles
+from warpwatch.worker.idle import IdleWatch
 from warpwatch.worker.reporter import Stopped, UnhealthyError
 
 T = TypeVar("T")
@@ -111,6 +119,33 @@ def test_waiting_ends_when_the_job_must_stop() -> None:
         expect_healthy(Device(HOT), "cuda:0", None, Diary(stop_after=0.05), LastCanary())
 
 
+BUSY_CHILD, IDLE_CHILD = "while True: pass", "import time; time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_asked", "named"), [(BUSY_CHILD, False, True), (BUSY_CHILD, True, False), (IDLE_CHILD, False, False)]
+)
+def test_an_idle_child_that_works_is_named_beside_the_trouble(
+    code: str, is_asked: bool, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a sandbox, what works is a child of the process that was started.
+    shell = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"]
+    with subprocess.Popen(shell, start_new_session=True) as process:
+        child = MagicMock(requests=3, pid=process.pid, root=Path("0123456789ab"))
+        monkeypatch.setattr(idle, "LIVING", {child})
+        try:
+            while not idle._work_ns(child):
+                time.sleep(0.01)
+            time.sleep(1.0)
+            watch = IdleWatch()
+            time.sleep(2.0)
+            child.requests += is_asked
+            messages = watch.list_working()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert [f"process {process.pid}" in message for message in messages] == [True] * named
+
+
 def test_without_known_ceilings_nothing_is_too_slow() -> None:
     assert slower_than(FIT.rates, None) == []
     assert slower_than(FIT.rates, {"copy": 0.0}) == []
@@ -132,6 +167,8 @@ def test_what_the_card_says_is_put_into_words() -> None:
     assert troubles({"note": "NVML not available: no module"}) == []
     assert troubles(fit | {"others": [77]}) == []
     assert troubles(fit | {"utilization": 60, "others": [77]}) == ["other work keeps it 60 % busy (processes 77)"]
+    own = {"utilization": 60, "others": [77], "own_share": 0.6}
+    assert troubles(fit | own) == ["code of the commit that nothing called keeps it 60 % busy"]
     assert troubles(fit | {"celsius": 83}) == ["it is at 83 °C, above 82 °C"]
     held = {"held_back": ["software thermal"], "held_back_under_load": ["software thermal", "hardware slowdown"]}
     assert troubles(fit | held) == ["it is throttled: software thermal, hardware slowdown"]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.worker.conftest import Diary, Repository
 from warpwatch.contract.outcome import Finding
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.lanes import Cell, Measure, lanes_of, measure_in_lanes
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
@@ -56,6 +56,27 @@ def test_what_lacks_memory_beside_others_is_checked_again_alone(
     findings = measure_in_lanes(checkout, "check", cells, open_lane, Diary(), lanes=2)
     assert [(found.variant, found.status) for found in findings] == [("small", Status.OK), ("large", Status.OK)]
     assert sorted(asked) == [("large", False), ("large", True), ("small", False)]
+
+
+@pytest.mark.parametrize(("kind", "again"), [("bench", True), ("check", False)])
+def test_what_was_timed_beside_a_child_that_burns_the_device_does_not_count(
+    repository: Repository, good: str, tools: Tools, kind: str, again: bool
+) -> None:
+    (checkout,) = tools.checkouts(repository.url, [good], Diary())
+
+    def open_lane(lane: Checkout, reporter: Reporter) -> Measure:
+        def bench(cell: Cell) -> Finding:
+            if cell[0] == "burns":
+                return Finding(*cell, Status.WRONG, fault=Fault.IDLE_WORK)
+            return Finding(*cell, Status.OK, "alone" if lane is checkout else "beside others")
+
+        return bench
+
+    diary = Diary()
+    cells = [("honest", CASES[0]), ("burns", CASES[0])]
+    honest, burns = measure_in_lanes(checkout, kind, cells, open_lane, diary, lanes=2)
+    assert (honest.message, burns.fault) == ("alone" if again else "beside others", Fault.IDLE_WORK)
+    assert len(diary.lines) == again
 
 
 def test_an_error_in_one_lane_ends_the_others(repository: Repository, good: str, tools: Tools) -> None:

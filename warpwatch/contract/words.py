@@ -88,9 +88,9 @@ class Fault(StrEnum):
     sanitizer). implausible_time: faster than the device can be, or more time than passed. forged_reply: written by
     kernel code. missing_module: imported and not there (modules). bad_definition: the definition beside a commit raises
     when it is loaded with the commit, or the reference of an operator cannot judge its variants. build_timed_out,
-    build_full_disk, build_offline: what a build of the commit lacked: time, room, the network. not_capturable
-    (metrics): no CUDA graph can hold its launches, so `kernel` is compared in place of these; a fact beside a right
-    result and no fault of it.
+    build_full_disk, build_offline: what a build of the commit lacked: time, room, the network. idle_work: its process
+    keeps a CPU or the device busy while nothing calls it. not_capturable (metrics): no CUDA graph can hold its
+    launches, so `kernel` is compared in place of these; a fact beside a right result and no fault of it.
     """
 
     WRONG_VALUES = "wrong_values"
@@ -124,6 +124,7 @@ class Fault(StrEnum):
     BUILD_TIMED_OUT = "build_timed_out"
     BUILD_FULL_DISK = "build_full_disk"
     BUILD_OFFLINE = "build_offline"
+    IDLE_WORK = "idle_work"
     NOT_CAPTURABLE = "not_capturable"
 
 

@@ -23,6 +23,7 @@ from ..oracle import Oracle
 from ..problem import CaseData, CaseProblem, LiveCall, bits
 from ..timers.cuda import new_event, sleep
 from .recomputation import expect_recomputed, new_seed
+from .rest import expect_rest_once
 
 _ROUNDS, _CALLS_IN_A_ROW = 3, 3
 _SETTLE_SECONDS, _PATIENCE_SECONDS, _MOST_WAITS = 0.01, 0.3, 10
@@ -42,6 +43,7 @@ def expect_honest(problem: CaseProblem, timed_seed: int) -> None:
     seed = new_seed()
     live = LiveCall(problem, seed)
     problem.results(live.first_returned)
+    expect_rest_once(problem)
     if live.can_change:
         expect_finished(live, seed, timed_seed)
         expect_recomputed(live, timed_seed)

@@ -102,12 +102,14 @@ class HarnessServer:
         gc.freeze()
         self._write({"event": "ready", "contract": CONTRACT, "torch": str(torch.__version__)})
         for line in self._requests:
+            self._verbs.idle.end()
             request = from_json(Request, json.loads(line))
             failure = self._answer(request)
             if failure is not None and failure.poisoned:
                 # Destructors of a lost CUDA context may abort or hang, so the process ends without them.
                 sys.stdout.flush()
                 os._exit(EXIT_POISONED)
+            self._verbs.idle.begin()
         return 0
 
     def _take_turn(self, use: LaneUse) -> None:

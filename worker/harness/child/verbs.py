@@ -32,6 +32,7 @@ from ..checks.check import check
 from ..checks.default_stream import judge_in_order, prepare_in_order
 from ..checks.probes import ProbeHistory
 from ..checks.reference import ReferenceChecks
+from ..checks.rest import IdleTimes, expect_rest
 from ..failures import Refusal, WrongResultError
 from ..guards.integrity import TamperGuard, watch
 from ..problem import CaseProblem, Progress
@@ -68,11 +69,13 @@ class ChildSettings:
 
 
 class Verbs:
-    """Serves requests about one commit on one device. Holds at most one prepared measurement."""
+    """Serves requests about one commit on one device. Holds at most one prepared measurement. idle: is told when a
+    request begins and ends."""
 
     def __init__(self, settings: ChildSettings, turns: ChildTurns | None = None) -> None:
         self._settings = settings
         self._turns = turns or ChildTurns()
+        self.idle = IdleTimes(settings.device)
         # The guard must exist before any code of the commit is imported.
         self._guard = TamperGuard()
         self._loader = Loader(settings.root, settings.operators, self._guard, settings.measured)
@@ -163,6 +166,8 @@ class Verbs:
     def finish(self, _request: Request, _progress: Progress) -> SampleReply:
         prepared = self._expect_prepared()
         self._prepared = None
+        if self.idle.is_suspicious:
+            expect_rest(self._settings.device)
         reply = prepared.finish()
         del prepared
         device = self._settings.device

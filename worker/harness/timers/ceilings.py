@@ -5,6 +5,7 @@ Repeated in a few milliseconds they are a canary, which tells with the state of 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
@@ -18,6 +19,7 @@ from ..problem import DTYPES, precision_switches
 from .cpu import last_level_cache
 from .cuda import elapsed_ns, new_event
 from .health import DeviceHealth
+from .kernel import busy_ns
 
 _BUDGET_NS = {"cpu": 300_000_000, "cuda": 200_000_000}
 _FEWEST = 3
@@ -98,6 +100,8 @@ def _seconds(device: torch.device, call: Callable[[], object]) -> float:
 
 
 _BUSY_PERCENT = 5
+_OWN_SECONDS, _OWN_SHARE = 0.1, 0.05
+"""How long this process rests to see whether kernels of its own run meanwhile, and the share from which they do."""
 _HOT_CELSIUS = 85
 _BELOW_LIMIT = 5
 """The margin in degrees below the temperature at which the card slows down."""
@@ -112,6 +116,8 @@ def inspect(device: torch.device) -> CanaryReply:
     if device.type == "cpu":
         return CanaryReply(Status.OK, facts=health.read())
     facts = health.standing()
+    if facts.get("utilization", 0) > _BUSY_PERCENT:
+        facts["own_share"] = busy_ns(lambda: time.sleep(_OWN_SECONDS))[0] / (_OWN_SECONDS * 1e9)
     rates = measure_canary(device)
     # A card that is too hot or short of power throttles under load first.
     facts["held_back_under_load"] = [reason for reason in health.throttle_reasons().split(", ") if reason]
@@ -124,7 +130,9 @@ def troubles(facts: dict[str, Any]) -> list[str]:
     if facts.get("utilization", 0) > _BUSY_PERCENT:
         others = facts.get("others") or []
         by = f" (processes {', '.join(map(str, others))})" if others else ""
-        reasons.append(f"other work keeps it {facts['utilization']} % busy{by}")
+        is_own = facts.get("own_share", 0.0) > _OWN_SHARE
+        whose = "code of the commit that nothing called" if is_own else "other work"
+        reasons.append(f"{whose} keeps it {facts['utilization']} % busy{by if not is_own else ''}")
     throttling = dict.fromkeys([*facts.get("held_back", []), *facts.get("held_back_under_load", [])])
     if throttling:
         reasons.append(f"it is throttled: {', '.join(throttling)}")
