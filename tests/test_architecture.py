@@ -40,7 +40,7 @@ ROOMS = {
     "warpwatch.contract": "contract",
     "warpwatch": "sdk",
     "kernels": "kernels",
-    **dict.fromkeys(LEAVES - {"warpwatch._toolchain"}, "repo"),
+    **dict.fromkeys(LEAVES - {"warpwatch._toolchain", "warpwatch.chrome_trace"}, "repo"),
     "warpwatch.worker.harness": "harness",
     "warpwatch.worker": "worker",
     "warpwatch.db": "db",
