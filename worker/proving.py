@@ -55,8 +55,8 @@ SHIPPED = Path(warpwatch.__file__).parent / "bundled" / "kernels"
 KINDS = {"mutants": ("check",), "cheaters": ("check", "bench")}
 """Every kind of adversaries, and the kinds of jobs that its variants go through."""
 LONG_KINDS = {"caches": ("bench",), "honest": ("check", "bench")}
-"""Kinds that take too long to belong to all: results that are kept by value, which a bench alone must name, and right
-variants that look like cheats."""
+"""Kinds that take too long to belong to all: results that are kept by value, or from an earlier training step, which a
+bench alone must name, and right variants that look like cheats."""
 BENCH_BUDGET_NS = 40_000_000
 _HONEST_BUDGET_NS = 10_000_000
 """Of a bench of a right variant that is repeated: the checks that could accuse it take their own time."""

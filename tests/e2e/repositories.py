@@ -41,7 +41,7 @@ def register():
 
 operator = Operator(
     "cube", "Element-wise cube.", inputs=inputs, reference=reference, cost=cost, gradients=("x",), native=register,
-    cases={"quick": both_directions(case(n=2000))},
+    cases={"quick": both_directions(case(n=2000), directions=("fwd", "bwd"))},
 )
 
 

@@ -328,9 +328,11 @@ class CaseProblem:
         """The call that is timed: the forward call, a step, or the gradients alone after one forward run done here."""
         return self._prepared_call(self.prepared(data), data)
 
-    def forward_pass(self, data: CaseData) -> Callable[[], Any]:
-        """The forward pass of a call alone, with gradients recorded in all directions but fwd."""
-        return partial(self.variant.function, **self.prepared(data), **data.inputs)
+    def forward_pass(self, call: Callable[[], Any], data: CaseData) -> Callable[[], Any]:
+        """The forward pass behind a call on `data`, with gradients recorded in all directions but fwd."""
+        if self.backward:
+            return partial(self.variant.function, **self.prepared(data), **data.inputs)
+        return call.forward if isinstance(call, TrainingStep) else call
 
     def _prepared_call(self, prepared: dict[str, Any], data: CaseData) -> Callable[[], Any]:
         """The call with what the variant prepared for `data`. Where that carries gradients, its numbers come from those

@@ -92,7 +92,7 @@ def count_memory(problem: CaseProblem, seed: int, call_ns: float) -> CallCounts:
     most, _ = record_memory(call, problem.device)
     counters = {"memory": _exact_bytes(most)}
     if problem.records:
-        _, kept = record_memory(problem.forward_pass(data), problem.device)
+        _, kept = record_memory(problem.forward_pass(call, data), problem.device)
         counters["kept"] = _exact_bytes(kept)
     return CallCounts(counters)
 
