@@ -56,11 +56,11 @@ def case_choices(
     changes: Sequence[CaseChange],
 ) -> list[CaseChoice]:
     """A choice for every shown series. points: of these, ordered by series and history. changes: of any series."""
-    cases = {row.series_id: row.case for row in series}
+    cases = {(row.variant, row.case) for row in series}
     by_case: dict[str, list[tuple[CaseChange, Statement]]] = defaultdict(list)
     for item in changes:
-        if item.series_id in cases:
-            by_case[cases[item.series_id]].append((item, case_statement(item)))
+        if (item.variant, item.case) in cases:
+            by_case[item.case].append((item, case_statement(item)))
     drawn = {row.series_id for row in shown[:MOST_PICTURES]}
     histories = {id_: list(group) for id_, group in groupby(points, key=lambda point: point.series_id) if id_ in drawn}
     histories = {id_: history for id_, history in histories.items() if len(history) > 1}
@@ -84,7 +84,8 @@ def case_choices(
 
 def case_statement(item: CaseChange) -> Statement:
     """What is said of a change in one series."""
-    about = state_change(item.regression_id, item.direction, item.phase, item.ratio, can_confirm=item.can_confirm)
+    change = item.regression_id, item.direction, item.phase, item.ratio, item.signal
+    about = state_change(*change, can_confirm=item.can_confirm)
     return replace(about, series_id=item.series_id)
 
 
