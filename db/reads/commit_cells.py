@@ -99,7 +99,8 @@ WITH newest AS (
            (array_agg(ARRAY[regression_series.ratio, regression_series.low, regression_series.high]
                       ORDER BY abs(ln(regression_series.ratio)) DESC)
                 FILTER (WHERE regressions.fixed_by_commit_id IS DISTINCT FROM :commit_id
-                        AND regression_series.verdict = 'confirmed' AND regression_series.ratio > 0))[1:1] AS compared
+                        AND regression_series.verdict = 'confirmed' AND regression_series.ratio > 0
+                        AND series.metric <> 'launch'))[1:1] AS compared
     FROM regressions JOIN regression_series ON regression_series.regression_id = regressions.id
     JOIN series ON series.id = regression_series.series_id
     WHERE regressions.id IN (SELECT regressions.id {CHANGES_AT})

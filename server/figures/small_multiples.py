@@ -61,6 +61,9 @@ def case_choices(
     for item in changes:
         if (item.variant, item.case) in cases:
             by_case[item.case].append((item, case_statement(item)))
+    # A change of the host's time is none of the line of the device's.
+    timed = {row.series_id for row in series}
+    marks = {case: [item for item in items if item[0].series_id in timed] for case, items in by_case.items()}
     drawn = {row.series_id for row in shown[:MOST_PICTURES]}
     histories = {id_: list(group) for id_, group in groupby(points, key=lambda point: point.series_id) if id_ in drawn}
     histories = {id_: history for id_, history in histories.items() if len(history) > 1}
@@ -74,7 +77,7 @@ def case_choices(
             row.case,
             row.variant,
             bool(row.suites),
-            _svg(row, histories[row.series_id], by_case[row.case], scale) if row.series_id in histories else "",
+            _svg(row, histories[row.series_id], marks.get(row.case, []), scale) if row.series_id in histories else "",
             [about for _, about in by_case[row.case] if about.kind == StatementKind.CONFIRMED],
             [about for _, about in by_case[row.case] if about.kind != StatementKind.CONFIRMED],
         )

@@ -47,7 +47,7 @@ def measure_all(machine: Machine) -> None:
 
 def verdicts(machine: Machine) -> dict[tuple[str, str], str]:
     """The verdict on every series of every confirmed change, by direction and metric."""
-    found = {}
+    found: dict[tuple[str, str], str] = {}
     for row in machine.rows():
         detail = machine.client.get(f"/api/v1/regressions/{row['id']}").json()
         found |= {(row["direction"], series["metric"]): series["verdict"] for series in detail["series"]}
