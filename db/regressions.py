@@ -19,7 +19,7 @@ from warpwatch.db.live import announce
 from warpwatch.db.models import RegressionRecord, RegressionSeriesRecord
 from warpwatch.db.reads.code import definitions_version
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, place_of, share_line
-from warpwatch.db.reads.query import MAX_PAGE, Page, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.query import MAX_PAGE, SIGNAL, Page, fetch, fetch_one, fetch_scalar
 from warpwatch.db.triage import SERVICE, set_triage
 from warpwatch.db.watches import is_watched
 
@@ -37,6 +37,8 @@ class RegressionRow:
     of the merged branch that caused it, None while it is not known to be one. left_ratio: what later changes left of it
     at its worst series still open, None while nothing was undone. fixed_series: how many of its series are fixed, and
     partly_fixed_by_sha by which commit, while others still show it. can_confirm: whether a trial can still decide it.
+    signal: contract.words.Signal of its worst series, None where the cell of that has one alone. other_ratio: head over
+    base of the worst series of the other signal that shows it, too.
     """
 
     id: int
@@ -78,12 +80,15 @@ class RegressionRow:
     fixed_series: int = 0
     partly_fixed_by_sha: str | None = None
     can_confirm: bool = True
+    signal: str | None = None
+    other_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RegressionSeriesRow:
-    """base_ns, head_ns: the paired rounds of the comparison that decided it. left_ratio: what later changes left of it;
-    fixed_by_sha: the commit that ended it for this series.
+    """signal: contract.words.Signal; None where its cell has one alone. base_ns, head_ns: the paired rounds of the
+    comparison that decided it. left_ratio: what later changes left of it; fixed_by_sha: the commit that ended it for
+    this series.
 
     base_status, head_status: those of its checks, where something broke; then message is what the failing one said, and
     replay does it again in a checkout.
@@ -106,6 +111,7 @@ class RegressionSeriesRow:
     replay: str = ""
     left_ratio: float | None = None
     fixed_by_sha: str | None = None
+    signal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,8 @@ class TrialRow:
     rounds: int = 0
     merge_sha: str | None = None
     """The merge commit whose merged branch was searched; None for the commits of the range itself."""
+    metric: str | None = None
+    """Of the times that its ratio is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +235,20 @@ _BRANCH = """
  ORDER BY branches.is_watched DESC, branches.id LIMIT 1)
 """
 
+WORST_SIGNAL = f"""
+(SELECT {SIGNAL} FROM regression_series AS member JOIN series ON series.id = member.series_id
+ WHERE member.regression_id = regressions.id AND regressions.direction <> 'broken'
+ ORDER BY abs(coalesce(member.left_ratio, member.ratio, member.suspected_ratio)
+              - coalesce(regressions.left_ratio, regressions.ratio)), member.series_id LIMIT 1)
+"""
+"""SQL: contract.words.Signal of the series that a regression is named by."""
+OTHER_RATIO = f"""
+(SELECT member.ratio FROM regression_series AS member JOIN series ON series.id = member.series_id
+ WHERE member.regression_id = regressions.id AND member.verdict = 'confirmed' AND member.ratio > 0
+   AND member.fixed_by_commit_id IS NULL AND {SIGNAL} <> {WORST_SIGNAL}
+ ORDER BY abs(ln(member.ratio)) DESC LIMIT 1)
+"""
+
 COLUMNS = f"""
 regressions.id, operators.name AS operator, devices.key AS device_key, direction, verdict, state, ratio, low, high,
 base.sha AS base_sha, head.sha AS head_sha, head.subject AS head_subject, head.author AS head_author,
@@ -242,7 +264,7 @@ merged_head.author AS merged_author, {MERGED_CULPRIT} AS merged_culprit_sha, lef
 (SELECT count(*) FROM regression_series AS fixed WHERE fixed.regression_id = regressions.id
    AND fixed.fixed_by_commit_id IS NOT NULL) AS fixed_series,
 (SELECT sha FROM commits WHERE commits.id = regressions.partly_fixed_by_commit_id) AS partly_fixed_by_sha,
-{CAN_CONFIRM} AS can_confirm
+{CAN_CONFIRM} AS can_confirm, {WORST_SIGNAL} AS signal, {OTHER_RATIO} AS other_ratio
 """
 TABLES = """
 regressions
@@ -373,7 +395,8 @@ SELECT regression_series.series_id, cases.key AS case, variants.name AS variant,
        coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
        base_status, head_status, coalesce(failed.message, '') AS message, failed.kind, failed.spec,
        regression_series.left_ratio,
-       (SELECT sha FROM commits WHERE commits.id = regression_series.fixed_by_commit_id) AS fixed_by_sha
+       (SELECT sha FROM commits WHERE commits.id = regression_series.fixed_by_commit_id) AS fixed_by_sha,
+       {SIGNAL} AS signal
 FROM regression_series
 JOIN regressions ON regressions.id = regression_series.regression_id
 JOIN series ON series.id = regression_series.series_id
@@ -398,22 +421,26 @@ _TRIALS = """
 SELECT trials.job_id, jobs.kind AS job_kind, jobs.state AS job_state, purpose, answer, base.sha AS base_sha,
      head.sha AS head_sha,
        ratio, low, high, trials.message, trials.created_at, answered_at,
-       coalesce((
-           SELECT jsonb_array_length(base_ns) FROM comparisons JOIN runs ON runs.id = comparisons.run_id
-           CROSS JOIN LATERAL (
-               SELECT percentile_cont(0.5) WITHIN GROUP (
-                   ORDER BY CAST(head_round.ns AS float) / nullif(CAST(base_round.ns AS float), 0)) AS ratio
-               FROM jsonb_array_elements_text(base_ns) WITH ORDINALITY AS base_round(ns, place)
-               JOIN jsonb_array_elements_text(head_ns) WITH ORDINALITY AS head_round(ns, place) USING (place)
-           ) AS paired
-           WHERE runs.job_id = trials.job_id AND comparisons.series_id IN (
-               SELECT series_id FROM regression_series AS member WHERE member.regression_id = :id)
-           ORDER BY abs(paired.ratio - trials.ratio), jsonb_array_length(base_ns) DESC LIMIT 1), 0) AS rounds,
+       coalesce(measured.rounds, 0) AS rounds, measured.metric,
        (SELECT sha FROM commits WHERE commits.id = trials.merge_commit_id) AS merge_sha
 FROM trials
 JOIN jobs ON jobs.id = trials.job_id
 JOIN commits AS base ON base.id = trials.base_commit_id
 JOIN commits AS head ON head.id = trials.head_commit_id
+LEFT JOIN LATERAL (
+    SELECT jsonb_array_length(base_ns) AS rounds, series.metric
+    FROM comparisons JOIN runs ON runs.id = comparisons.run_id
+    JOIN series ON series.id = comparisons.series_id
+    CROSS JOIN LATERAL (
+        SELECT percentile_cont(0.5) WITHIN GROUP (
+            ORDER BY CAST(head_round.ns AS float) / nullif(CAST(base_round.ns AS float), 0)) AS ratio
+        FROM jsonb_array_elements_text(base_ns) WITH ORDINALITY AS base_round(ns, place)
+        JOIN jsonb_array_elements_text(head_ns) WITH ORDINALITY AS head_round(ns, place) USING (place)
+    ) AS paired
+    WHERE runs.job_id = trials.job_id AND comparisons.series_id IN (
+        SELECT series_id FROM regression_series AS member WHERE member.regression_id = :id)
+    ORDER BY abs(paired.ratio - trials.ratio), jsonb_array_length(base_ns) DESC LIMIT 1
+) AS measured ON true
 WHERE regression_id = :id ORDER BY trials.id
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import exists, func, select, text, update
@@ -150,11 +151,14 @@ def answer(
 
 
 def ensure_series(
-    session: Session, operator_id: int, device_id: int, cells: list[tuple[int, int]], metric: str
+    session: Session, operator_id: int, device_id: int, cells: list[tuple[int, int]], metrics: Sequence[str]
 ) -> dict[tuple[int, int], int]:
-    """The series by which (variant id, case id) are known in a metric, the newest protocol's; made where they were
-    never timed."""
-    series = _series(session, operator_id, device_id, metric)
+    """The series by which (variant id, case id) are known in the first of these metrics that they have, the newest
+    protocol's; made in the first metric where they were never timed."""
+    metric = metrics[0]
+    series: dict[tuple[int, int], int] = {}
+    for name in reversed(metrics):
+        series |= _series(session, operator_id, device_id, name)
     missing = [cell for cell in cells if cell not in series]
     # A program's series have a protocol of their own, so only those of the same operator tell.
     newest = select(SeriesRecord.protocol).filter_by(operator_id=operator_id, device_id=device_id, metric=metric)
@@ -165,7 +169,7 @@ def ensure_series(
     ensure_rows(
         session, SeriesRecord, rows, key=["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"]
     )
-    return _series(session, operator_id, device_id, metric) if missing else series
+    return series | _series(session, operator_id, device_id, metric) if missing else series
 
 
 def _series(session: Session, operator_id: int, device_id: int, metric: str) -> dict[tuple[int, int], int]:

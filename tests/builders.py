@@ -256,7 +256,8 @@ class Lab:
     def bench(
         self, index: int, medians: Cells, *, operator: str = "square", origin: str = "api", spread: float = 0.002
     ) -> int:
-        """Time (variant, case) → median in ns, or a Status, at the commit number `index`; the job's id."""
+        """Time (variant, case) → median in ns, or a median by metric, or a Status, at the commit number `index`; the
+        job's id."""
         job = self.submit("bench", index, operator=operator, origin=origin)
         self.finish(job, self.outcome([self._timed(*cell, value, spread) for cell, value in medians.items()]))
         return job
@@ -285,11 +286,14 @@ class Lab:
         return job
 
     def compare(self, job: int, rounds: Cells, status: Status = Status.OK) -> None:
-        """End a compare job: (variant, case) → (base_ns, head_ns), each a list with one median per round, with a trace
-        of both commits."""
+        """End a compare job: (variant, case) → (base_ns, head_ns), each a list with one median per round, or these by
+        metric, with a trace of both commits."""
         metric = "graph" if self.environment.device_kind == "cuda" else "hot"
+        by_metric = {cell: times if isinstance(times, Mapping) else {metric: times} for cell, times in rounds.items()}
         rows = [
-            Comparison(*cell, metric, "1", status, "", list(base), list(head)) for cell, (base, head) in rounds.items()
+            Comparison(*cell, name, "1", status, "", list(base), list(head))
+            for cell, times in by_metric.items()
+            for name, (base, head) in times.items()
         ]
         traced = [[Finding(*cell, Status.OK, profile=trace(self.folder)) for cell in rounds] for _ in range(2)]
         names = catalogue(self.operators)
@@ -304,5 +308,8 @@ class Lab:
     def _timed(self, variant: str, case: str, value: Any, spread: float) -> Finding:
         if isinstance(value, Status):
             return Finding(variant, case, value, f"it was {value}")
+        if isinstance(value, Mapping):
+            times = [measurement(median_ns, metric, spread) for metric, median_ns in value.items()]
+            return Finding(variant, case, Status.OK, bench=bench(*times))
         metrics = ("graph", "cold", "call") if self.environment.device_kind == "cuda" else ("hot", "cold")
         return Finding(variant, case, Status.OK, bench=bench(*(measurement(value, m, spread) for m in metrics)))

@@ -15,13 +15,15 @@ from warpwatch.db.regressions import IS_OPEN, IS_SUSPECTED, ON_LINE
 class BadgeCounts:
     """How a line of history stands: variants on cases and devices that are right, wrong in check or bench, or fail
     otherwise at the newest commit where their operator was checked; slower: confirmed slow-downs that nobody has
-    settled; suspected: changes that no trial decided."""
+    settled; launch: those of them that only the host's time of calls shows; suspected: changes that no trial
+    decided."""
 
     right: int
     wrong: int
     failed: int
     slower: int
     suspected: int = 0
+    launch: int = 0
 
 
 _STANDING = f"""
@@ -56,6 +58,10 @@ WITH wanted AS (
 SELECT count(*) FILTER (WHERE status = 'ok') AS right, count(*) FILTER (WHERE status = 'wrong') AS wrong,
        count(*) FILTER (WHERE status NOT IN ('ok', 'wrong', 'unsupported', 'skipped')) AS failed,
        (SELECT count(*) FROM changes WHERE verdict = 'confirmed' AND direction = 'slower') AS slower,
+       (SELECT count(*) FROM changes WHERE verdict = 'confirmed' AND direction = 'slower' AND NOT EXISTS (
+           SELECT FROM regression_series AS member JOIN series ON series.id = member.series_id
+           WHERE member.regression_id = changes.id AND member.verdict = 'confirmed' AND series.metric <> 'launch')
+        AND EXISTS (SELECT FROM regression_series WHERE regression_id = changes.id)) AS launch,
        (SELECT count(*) FROM changes WHERE verdict = 'suspected') AS suspected
 FROM cells
 """

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import line_of, on_line
-from warpwatch.db.reads.query import PRIMARY_METRIC, fetch
+from warpwatch.db.reads.query import IS_DEVICE_TIME, PRIMARY_METRIC, fetch
 
 NEAR = 300
 """Generations from a change within which a measurement still says something of it."""
@@ -46,6 +46,10 @@ _CELLS = f"""
 WITH asked AS MATERIALIZED (
     SELECT regressions.id, regressions.operator_id, regressions.device_id,
          regressions.direction = 'broken' AS is_broken,
+           NOT EXISTS (SELECT FROM regression_series AS member JOIN series ON series.id = member.series_id
+                       WHERE member.regression_id = regressions.id AND member.verdict = 'confirmed'
+                         AND series.metric <> 'launch') AND regressions.verdict = 'confirmed'
+                AND regressions.direction <> 'broken' AS is_launch,
            base.ordinal AS base_at, head.ordinal AS head_at, line.line_id, line.trunk_id, line.fork_at
     FROM regressions
     JOIN commits AS base ON base.id = regressions.base_commit_id JOIN commits AS head
@@ -63,8 +67,9 @@ JOIN cases ON cases.operator_id = asked.operator_id
 JOIN variants ON variants.operator_id = asked.operator_id
 LEFT JOIN LATERAL (
     SELECT id FROM series WHERE series.operator_id = asked.operator_id AND series.device_id = asked.device_id
-      AND series.case_id = cases.id AND series.variant_id = variants.id AND series.metric = {PRIMARY_METRIC}
-           ORDER BY id DESC LIMIT 1
+      AND series.case_id = cases.id AND series.variant_id = variants.id
+      AND CASE WHEN asked.is_launch THEN series.metric = 'launch' ELSE {IS_DEVICE_TIME} END
+    ORDER BY series.metric = {PRIMARY_METRIC} DESC, id DESC LIMIT 1
 ) AS series ON true
 LEFT JOIN regression_series AS member ON member.regression_id = asked.id AND member.series_id = series.id
 LEFT JOIN LATERAL (

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
 from warpwatch.db.reads.code import CommitRow, definitions_version
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, read_line_of, share_line
-from warpwatch.db.reads.query import MAX_PAGE, PRIMARY_METRIC, Page, fetch, page_of
+from warpwatch.db.reads.query import IS_DEVICE_TIME, MAX_PAGE, PRIMARY_METRIC, Page, fetch, page_of
 from warpwatch.db.regressions import TABLES
 
 
@@ -52,6 +52,8 @@ class CommitCell:
     compared_low: float | None = None
     compared_high: float | None = None
     """The 95 % interval of that ratio."""
+    launch_series_id: int | None = None
+    """Of the host's time of a call, where that was measured beside the device's."""
 
 
 class CellFilter(StrEnum):
@@ -97,7 +99,8 @@ WITH newest AS (
            (array_agg(ARRAY[regression_series.ratio, regression_series.low, regression_series.high]
                       ORDER BY abs(ln(regression_series.ratio)) DESC)
                 FILTER (WHERE regressions.fixed_by_commit_id IS DISTINCT FROM :commit_id
-                        AND regression_series.verdict = 'confirmed' AND regression_series.ratio > 0))[1:1] AS compared
+                        AND regression_series.verdict = 'confirmed' AND regression_series.ratio > 0
+                        AND series.metric <> 'launch'))[1:1] AS compared
     FROM regressions JOIN regression_series ON regression_series.regression_id = regressions.id
     JOIN series ON series.id = regression_series.series_id
     WHERE regressions.id IN (SELECT regressions.id {CHANGES_AT})
@@ -223,13 +226,15 @@ def _read_specs(
 
 
 class _Time(NamedTuple):
-    """Times of a bench in one series. change: over the previous point of the series."""
+    """Times of a bench in one series. change: over the previous point of the series. launch_series_id: as in
+    CommitCell."""
 
     series_id: int
     median_ns: float
     low_ns: float
     high_ns: float
     change: float | None
+    launch_series_id: int | None = None
 
 
 _NO_TIME: dict[str, Any] = dict.fromkeys(_Time._fields)
@@ -238,18 +243,21 @@ _NO_TIME: dict[str, Any] = dict.fromkeys(_Time._fields)
 def read_times(
     session: Session, result_ids: list[int], line: HistoryLine = ALL_COMMITS, metric: str | None = None
 ) -> dict[int, _Time]:
-    """Times by result, in one metric, or in the first of each device. Changes are over the point before on the line.
+    """Times by result, in one metric, or in that of the device's time. Changes are over the point before on the line.
 
     The ids are given as a list and not as a query: PostgreSQL then knows how many there are.
     """
     sql = f"""
     SELECT timed.result_id, timed.series_id, timed.median_ns, low_ns, high_ns,
-           timed.median_ns / nullif(previous.median_ns, 0) AS change
+           timed.median_ns / nullif(previous.median_ns, 0) AS change,
+           (SELECT points.series_id FROM points JOIN series ON series.id = points.series_id
+            WHERE points.result_id = timed.result_id AND series.metric = 'launch' LIMIT 1) AS launch_series_id
     FROM (
         SELECT DISTINCT ON (points.result_id) points.*
         FROM points JOIN series ON series.id = points.series_id JOIN devices AS device ON device.id = series.device_id
-        WHERE points.result_id = ANY(:ids) AND series.metric = coalesce(CAST(:metric AS text), {PRIMARY_METRIC})
-        ORDER BY points.result_id, points.id DESC
+        WHERE points.result_id = ANY(:ids)
+          AND (CASE WHEN CAST(:metric AS text) IS NULL THEN {IS_DEVICE_TIME} ELSE series.metric = :metric END)
+        ORDER BY points.result_id, series.metric = {PRIMARY_METRIC} DESC, points.id DESC
     ) AS timed
     LEFT JOIN LATERAL (
         SELECT median_ns FROM points WHERE points.series_id = timed.series_id AND points.ordinal < timed.ordinal

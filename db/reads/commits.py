@@ -21,7 +21,17 @@ from warpwatch.db.reads.commit_cells import (
     read_traces,
 )
 from warpwatch.db.reads.query import fetch, fetch_scalar
-from warpwatch.db.regressions import COLUMNS, COMMITS_BETWEEN, CULPRIT, IS_OPEN, RANK, SEVERITY, TABLES, RegressionRow
+from warpwatch.db.regressions import (
+    COLUMNS,
+    COMMITS_BETWEEN,
+    CULPRIT,
+    IS_OPEN,
+    RANK,
+    SEVERITY,
+    TABLES,
+    WORST_SIGNAL,
+    RegressionRow,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +43,14 @@ class CulpritRow:
     operator: str
     direction: str
     ratio: float | None
+    signal: str | None = None
 
 
 def list_culprits(session: Session, commit_ids: Sequence[int]) -> list[CulpritRow]:
     """The open changes that these commits caused, the largest first."""
     sql = f"""
     SELECT head.sha, regressions.id AS regression_id, operators.name AS operator, direction,
-           coalesce(left_ratio, ratio) AS ratio
+           coalesce(left_ratio, ratio) AS ratio, {WORST_SIGNAL} AS signal
     FROM {TABLES} WHERE head.id = ANY(:ids) AND {IS_OPEN} AND ({CULPRIT}) IS NOT NULL
     ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id
     """

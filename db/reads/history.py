@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.cards import OffsetRow, list_agreed_cards, read_card_names
 from warpwatch.db.reads.lines import HistoryLine, on_line
-from warpwatch.db.reads.query import Page, fetch, fetch_one, fetch_page
+from warpwatch.db.reads.query import SIGNAL, Page, fetch, fetch_one, fetch_page
 from warpwatch.db.regressions import COMMITS_BETWEEN, IS_UNPAIRED, ON_LINE, PHASE
 from warpwatch.db.samples import unpack_samples
 
@@ -112,7 +112,7 @@ class SidePoint:
 class SeriesChange:
     """A confirmed or unpaired change that a series shows, between two commits of the line.
 
-    ratio: head over base of this series.
+    ratio: head over base of this series. signal: contract.words.Signal, None where its cell has one alone.
     phase: contract.words.ChangePhase. commits: how many may have caused it. fixed_by_sha: the commit that ended it.
     """
 
@@ -128,6 +128,7 @@ class SeriesChange:
     head_ordinal: int
     commits: int
     fixed_by_sha: str | None
+    signal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,7 @@ class ReadingRow:
     low_ns: float
     high_ns: float
     card_id: int | None = None
+    metric: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +287,10 @@ SELECT regressions.id AS regression_id, regressions.direction, {PHASE} AS phase,
        coalesce(member.ratio, member.suspected_ratio) AS ratio, member.low, member.high,
        base.sha AS base_sha, base.ordinal AS base_ordinal, head.sha AS head_sha, head.ordinal AS head_ordinal,
        {COMMITS_BETWEEN} + 1 AS commits,
-       (SELECT sha FROM commits WHERE commits.id = regressions.fixed_by_commit_id) AS fixed_by_sha
+       (SELECT sha FROM commits WHERE commits.id = regressions.fixed_by_commit_id) AS fixed_by_sha,
+       {SIGNAL} AS signal
 FROM regression_series AS member JOIN regressions ON regressions.id = member.regression_id
+JOIN series ON series.id = member.series_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
 JOIN commits AS head ON head.id = regressions.head_commit_id
 WHERE member.series_id = :series_id
@@ -340,7 +344,7 @@ def list_readings(session: Session, series_id: int, line: HistoryLine, limit: in
     sql = f"""
     SELECT commits.sha AS commit_sha, newest.commit_id, newest.ordinal, newest.environment_id,
          devices.kind AS device_kind,
-           median_ns, low_ns, high_ns, newest.card_id
+           median_ns, low_ns, high_ns, newest.card_id, series.metric
     FROM (
         SELECT points.* FROM points JOIN results ON results.id = points.result_id
         WHERE series_id = :series_id AND results.status = 'ok' AND {on_line("points.commit_id")}

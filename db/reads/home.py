@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import on_line
 from warpwatch.db.reads.query import MAX_PAGE, Page, fetch
-from warpwatch.db.regressions import IS_OPEN, IS_SUSPECTED, PHASE
+from warpwatch.db.regressions import IS_OPEN, IS_SUSPECTED, PHASE, WORST_SIGNAL
 
 STRIP_DAYS = 90
 """How far back the verdicts of a row reach."""
@@ -21,7 +21,8 @@ MOST_VERDICTS = 60
 
 @dataclass(frozen=True, slots=True)
 class HomeVerdict:
-    """A confirmed change on the watched branch. ratio: what later changes left of it. at: date of its commit."""
+    """A confirmed change on the watched branch. ratio: what later changes left of it. at: date of its commit.
+    signal: contract.words.Signal of its worst series."""
 
     regression_id: int
     operator: str
@@ -29,6 +30,7 @@ class HomeVerdict:
     phase: str
     ratio: float | None
     at: datetime
+    signal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ SELECT newest.* FROM (
     SELECT watched.id AS repository_id, regressions.id AS regression_id, operators.name AS operator,
            regressions.direction, {PHASE} AS phase,
            coalesce(regressions.left_ratio, regressions.ratio) AS ratio, head.authored_at AS at,
+           {WORST_SIGNAL} AS signal,
            row_number() OVER (PARTITION BY watched.id ORDER BY head.authored_at DESC, regressions.id DESC) AS place
     FROM regressions JOIN operators ON operators.id = regressions.operator_id
     JOIN commits AS base ON base.id = regressions.base_commit_id
@@ -163,7 +166,8 @@ def list_home(session: Session, skip: int | None = None, limit: int = 50) -> Pag
     since = datetime.now(UTC) - timedelta(days=STRIP_DAYS)
     verdicts: dict[int, list[HomeVerdict]] = defaultdict(list)
     for found in session.execute(text(_VERDICTS), {"ids": [row.id for row in rows[:size]], "since": since}):
-        verdict = HomeVerdict(found.regression_id, found.operator, found.direction, found.phase, found.ratio, found.at)
+        change = found.regression_id, found.operator, found.direction, found.phase, found.ratio, found.at
+        verdict = HomeVerdict(*change, found.signal)
         verdicts[found.repository_id].append(verdict)
     items = [replace(row, verdicts=verdicts[row.id]) for row in rows[:size]]
     return Page(items, first + size if len(rows) > size else None)

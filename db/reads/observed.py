@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.words import Reason
 from warpwatch.db.muted import IS_MUTED
-from warpwatch.db.reads.query import PRIMARY_METRIC, fetch
+from warpwatch.db.reads.query import IS_JUDGED, fetch
 
 BEFORE, AFTER = 128, 32
 """Readings of a series on either side of a new point that are looked at."""
@@ -42,6 +43,7 @@ class ObservedReading:
     card_id: int | None = None
     """The physical card that took it; None where that is not known."""
     measured_at: datetime = datetime.min
+    metric: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class CheckRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundsRow:
-    """Rounds of a compare job in one series; base_ns[i] and head_ns[i] were measured beside each other."""
+    """Rounds of a compare job in one series, a metric of a variant on a case; base_ns[i] and head_ns[i] were measured
+    beside each other."""
 
     series_id: int
     status: str
@@ -83,6 +86,11 @@ class RoundsRow:
     reason: Reason | None
     base_ns: list[float]
     head_ns: list[float]
+    metric: str = ""
+    variant_id: int = 0
+    case_id: int = 0
+    variant: str = ""
+    case: str = ""
 
 
 def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
@@ -99,7 +107,7 @@ def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
 _READINGS = f"""
 SELECT new.series_id, variants.name AS variant, cases.key AS case, near.environment_id, near.commit_id, commits.sha,
      near.ordinal,
-       near.median_ns, near.low_ns, near.high_ns, near.card_id, near.measured_at
+       near.median_ns, near.low_ns, near.high_ns, near.card_id, near.measured_at, series.metric
 FROM results
 JOIN points AS new ON new.result_id = results.id
 JOIN series ON series.id = new.series_id
@@ -109,15 +117,15 @@ JOIN cases ON cases.id = results.case_id
 CROSS JOIN LATERAL ({_side("=", "<=", "DESC", BEFORE)} UNION ALL {_side("=", ">", "ASC", AFTER)}
                     UNION ALL {_side("<>", "<", "DESC", ELSEWHERE)}) AS near
 JOIN commits ON commits.id = near.commit_id
-WHERE results.run_id = {NEWEST_RUN} AND results.status = 'ok' AND series.metric = {PRIMARY_METRIC}
+WHERE results.run_id = {NEWEST_RUN} AND results.status = 'ok' AND {IS_JUDGED}
   AND NOT {IS_MUTED.format("series.id")}
 ORDER BY new.series_id, near.ordinal, near.id
 """
 
 
 def list_readings(session: Session, job_id: int) -> list[ObservedReading]:
-    """The readings around every right point that a bench job's newest run added in the primary metric, by series,
-    oldest commit first.
+    """The readings around every right point that a bench job's newest run added in a judged metric, by series, oldest
+    commit first.
 
     Those of its own environment, and the nearest earlier ones of others. Muted series are left out.
     """
@@ -144,7 +152,7 @@ CROSS JOIN LATERAL (
     ORDER BY points.ordinal DESC, points.id DESC LIMIT {AT_RELEASE}
 ) AS near
 JOIN commits ON commits.id = near.commit_id
-WHERE results.run_id = {NEWEST_RUN} AND results.status = 'ok' AND series.metric = {PRIMARY_METRIC}
+WHERE results.run_id = {NEWEST_RUN} AND results.status = 'ok' AND {IS_JUDGED}
   AND NOT {IS_MUTED.format("series.id")}
 ORDER BY new.series_id, release.ordinal, near.ordinal, near.id
 """
@@ -152,7 +160,7 @@ ORDER BY new.series_id, release.ordinal, near.ordinal, near.id
 
 def list_release_readings(session: Session, job_id: int) -> list[ReleaseReading]:
     """The measurements at the newest releases before a bench job, of every series to which the job's newest run added a
-    right point in the primary metric; by series and release, oldest first."""
+    right point in a judged metric; by series and release, oldest first."""
     return fetch(session, ReleaseReading, _RELEASES, job_id=job_id)
 
 
@@ -219,26 +227,29 @@ def list_trial_checks(session: Session, regression_id: int) -> dict[int, list[Ch
 
 def list_job_rounds(session: Session, job_id: int) -> list[RoundsRow]:
     """The paired rounds of a job's newest run, by series."""
-    sql = f"""
-    SELECT series_id, status, message, reason, base_ns, head_ns FROM comparisons WHERE run_id = {NEWEST_RUN}
-    ORDER BY series_id
-    """
-    rounds = []
-    for series_id, status, message, reason, *times in session.execute(text(sql), {"job_id": job_id}):
-        rounds.append(RoundsRow(series_id, status, message, None if reason is None else Reason(reason), *times))
-    return rounds
+    sql = f"SELECT {_ROUNDS} WHERE run_id = {NEWEST_RUN} ORDER BY series_id"
+    return [_rounds_row(*values) for values in session.execute(text(sql), {"job_id": job_id})]
 
 
 def list_trial_rounds(session: Session, regression_id: int) -> dict[int, dict[int, RoundsRow]]:
     """The paired rounds of the newest run of every trial of a regression, by job and series."""
     sql = f"""
-    SELECT runs.job_id, series_id, comparisons.status, comparisons.message, comparisons.reason, base_ns, head_ns
-    FROM comparisons JOIN runs ON runs.id = run_id WHERE run_id IN {_NEWEST_RUNS} ORDER BY comparisons.id
+    SELECT runs.job_id, {_ROUNDS} JOIN runs ON runs.id = run_id WHERE run_id IN {_NEWEST_RUNS} ORDER BY comparisons.id
     """
     rounds: dict[int, dict[int, RoundsRow]] = {}
-    for job_id, series_id, status, message, reason, *times in session.execute(
-        text(sql), {"regression_id": regression_id}
-    ):
-        typed = None if reason is None else Reason(reason)
-        rounds.setdefault(job_id, {})[series_id] = RoundsRow(series_id, status, message, typed, *times)
+    for job_id, *values in session.execute(text(sql), {"regression_id": regression_id}):
+        row = _rounds_row(*values)
+        rounds.setdefault(job_id, {})[row.series_id] = row
     return rounds
+
+
+_ROUNDS = """
+series_id, comparisons.status, comparisons.message, comparisons.reason, base_ns, head_ns, series.metric,
+series.variant_id, series.case_id, variants.name AS variant, cases.key AS case
+FROM comparisons JOIN series ON series.id = series_id JOIN variants ON variants.id = series.variant_id
+JOIN cases ON cases.id = series.case_id
+"""
+
+
+def _rounds_row(series_id: int, status: str, message: str, reason: str | None, *values: Any) -> RoundsRow:
+    return RoundsRow(series_id, status, message, None if reason is None else Reason(reason), *values)

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
-from warpwatch.db.reads.query import fetch
+from warpwatch.db.reads.query import SIGNAL, fetch, metric_choice
 from warpwatch.db.regressions import CAN_CONFIRM, IS_OPEN, ON_LINE, PHASE
 
 
@@ -39,7 +39,7 @@ class CaseSeries:
 @dataclass(frozen=True, slots=True)
 class CaseChange:
     """An open change, or a suspected one, of one series. head_id: the commit at which it shows. ratio: what is left of
-    it. can_confirm: whether a trial can still decide it."""
+    it. can_confirm: whether a trial can still decide it. signal: contract.words.Signal of the series."""
 
     operator: str
     series_id: int
@@ -48,7 +48,10 @@ class CaseChange:
     phase: str
     ratio: float | None
     head_id: int
+    case: str
+    variant: str
     can_confirm: bool = True
+    signal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,10 @@ LEFT JOIN LATERAL (
 ) AS checked ON true
 WHERE operators.repository_id = :repository_id
   AND (CAST(:operator_id AS bigint) IS NULL OR operators.id = :operator_id)
-  AND series.device_id = :device_id AND series.metric = :metric
+  AND series.device_id = :device_id AND series.metric = ANY(:metrics)
   AND (CAST(:protocol AS text) IS NULL OR series.protocol = :protocol)
-ORDER BY series.case_id, series.variant_id, series.id DESC
+ORDER BY series.case_id, series.variant_id, :is_single OR newest.median_ns IS NOT NULL DESC,
+         series.metric = :metric DESC, series.id DESC
 """
 
 _COUNTS = f"""
@@ -98,9 +102,12 @@ GROUP BY operators.name
 _CHANGES = f"""
 SELECT operators.name AS operator, member.series_id, regressions.id AS regression_id, regressions.direction,
        {PHASE} AS phase, coalesce(member.left_ratio, member.ratio, member.suspected_ratio) AS ratio, head.id AS head_id,
-       {CAN_CONFIRM} AS can_confirm
+       cases.key AS case, variants.name AS variant,
+       {CAN_CONFIRM} AS can_confirm, {SIGNAL} AS signal
 FROM operators JOIN regressions ON regressions.operator_id = operators.id
 JOIN regression_series AS member ON member.regression_id = regressions.id
+JOIN series ON series.id = member.series_id
+JOIN cases ON cases.id = series.case_id JOIN variants ON variants.id = series.variant_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
 JOIN commits AS head ON head.id = regressions.head_commit_id
 WHERE operators.repository_id = :repository_id
@@ -125,8 +132,8 @@ def list_case_series(
 ) -> list[CaseSeries]:
     """One row for every case and variant with a series, in the order in which cases and variants came to be. protocol:
     the only one that counts; by default the newest of each case and variant."""
-    chosen = {"repository_id": repository_id, "operator_id": operator_id, "device_id": device_id, "metric": metric}
-    return fetch(session, CaseSeries, _SERIES, protocol=protocol, **chosen, **line.parameters)
+    chosen = {"repository_id": repository_id, "operator_id": operator_id, "device_id": device_id}
+    return fetch(session, CaseSeries, _SERIES, protocol=protocol, **chosen, **metric_choice(metric), **line.parameters)
 
 
 def list_case_changes(

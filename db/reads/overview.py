@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
-from warpwatch.db.reads.query import fetch
+from warpwatch.db.reads.query import fetch, metric_choice
 from warpwatch.db.regressions import (
     CAN_CONFIRM,
     COMMITS_BETWEEN,
@@ -33,7 +33,9 @@ class OverviewCell:
     All of it is said of one branch. regression_*: the worst open change for the worse of this cell; its ratio is that
     of this cell in the A/B comparison, or what later changes left of it; its commits may have caused it, and
     regression_sha is the newest of them. suspected_*: the worst change of this cell that no trial decided.
-    is_declared: whether the operator declares the case; a person asked for any other by its sizes.
+    is_declared: whether the operator declares the case; a person asked for any other by its sizes. launch_*: of
+    the host's time of a call, where that is measured beside the device's: its series, and its worst change that is open
+    or that no trial decided.
     """
 
     operator: str
@@ -64,6 +66,13 @@ class OverviewCell:
     suspected_direction: str | None = None
     suspected_ratio: float | None = None
     suspected_can_confirm: bool | None = None
+    launch_series_id: int | None = None
+    launch_regression_id: int | None = None
+    launch_verdict: str | None = None
+    launch_direction: str | None = None
+    launch_ratio: float | None = None
+    launch_sha: str | None = None
+    launch_can_confirm: bool | None = None
 
 
 # Nearly all cells were measured at the last two measured commits, whose rows lie together: `near_…` reads them at once.
@@ -83,7 +92,7 @@ WITH candidates AS MATERIALIZED (
 ), near_points AS MATERIALIZED (
     SELECT DISTINCT ON (series_id, is_last) series_id, is_last, points.ordinal, median_ns, noise, roofline_share, sha
     FROM near JOIN points ON points.commit_id = near.id JOIN series ON series.id = points.series_id
-    WHERE series.device_id = :device_id AND series.metric = :metric
+    WHERE series.device_id = :device_id AND series.metric = ANY(:metrics)
     ORDER BY series_id, is_last, points.id DESC
 ), near_results AS MATERIALIZED (
     SELECT DISTINCT ON (variant_id, case_id, kind) variant_id, case_id, kind, status, message
@@ -114,7 +123,7 @@ WITH candidates AS MATERIALIZED (
     ORDER BY member.series_id, {RANK} DESC, {SEVERITY} DESC, regressions.id
 ), suspected AS (
     SELECT DISTINCT ON (member.series_id) member.series_id, regressions.id, regressions.direction,
-           coalesce(member.ratio, member.suspected_ratio) AS ratio, {CAN_CONFIRM} AS can_confirm
+           coalesce(member.ratio, member.suspected_ratio) AS ratio, head.sha, {CAN_CONFIRM} AS can_confirm
     FROM regressions JOIN regression_series AS member ON member.regression_id = regressions.id
     JOIN operators ON operators.id = regressions.operator_id
     JOIN commits AS base ON base.id = regressions.base_commit_id
@@ -134,13 +143,26 @@ SELECT cells.operator, cells.case_key AS case, cells.variant,
        open_regressions.phase AS regression_phase, open_regressions.ratio AS regression_ratio,
        open_regressions.sha AS regression_sha, open_regressions.commits AS regression_commits,
        cells.is_declared, suspected.id AS suspected_id, suspected.direction AS suspected_direction,
-       suspected.ratio AS suspected_ratio, suspected.can_confirm AS suspected_can_confirm
+       suspected.ratio AS suspected_ratio, suspected.can_confirm AS suspected_can_confirm,
+       launch.id AS launch_series_id, coalesce(open_launch.id, suspected_launch.id) AS launch_regression_id,
+       CASE WHEN open_launch.id IS NOT NULL THEN 'confirmed' WHEN suspected_launch.id IS NOT NULL THEN 'suspected' END
+            AS launch_verdict,
+       coalesce(open_launch.direction, suspected_launch.direction) AS launch_direction,
+       CASE WHEN open_launch.id IS NOT NULL THEN open_launch.ratio ELSE suspected_launch.ratio END AS launch_ratio,
+       coalesce(open_launch.sha, suspected_launch.sha) AS launch_sha,
+       suspected_launch.can_confirm AS launch_can_confirm
 FROM cells
 LEFT JOIN LATERAL (
     SELECT id FROM series WHERE series.operator_id = cells.operator_id AND series.device_id = :device_id
-      AND series.case_id = cells.case_id AND series.variant_id = cells.variant_id AND series.metric = :metric
-    ORDER BY id DESC LIMIT 1
+      AND series.case_id = cells.case_id AND series.variant_id = cells.variant_id AND series.metric = ANY(:metrics)
+    ORDER BY :is_single OR EXISTS (SELECT FROM points WHERE points.series_id = series.id) DESC,
+             series.metric = :metric DESC, id DESC LIMIT 1
 ) AS series ON true
+LEFT JOIN LATERAL (
+    SELECT id FROM series WHERE :has_launch AND series.operator_id = cells.operator_id AND series.device_id = :device_id
+      AND series.case_id = cells.case_id AND series.variant_id = cells.variant_id AND series.metric = 'launch'
+    ORDER BY id DESC LIMIT 1
+) AS launch ON true
 LEFT JOIN near_points AS last ON last.series_id = series.id AND last.is_last
 LEFT JOIN near_points AS before ON before.series_id = series.id AND NOT before.is_last AND last.series_id IS NOT NULL
 LEFT JOIN near_results AS last_check ON last_check.variant_id = cells.variant_id AND last_check.case_id = cells.case_id
@@ -186,6 +208,8 @@ LEFT JOIN LATERAL (
 ) AS benched ON true
 LEFT JOIN open_regressions ON open_regressions.series_id = series.id
 LEFT JOIN suspected ON suspected.series_id = series.id
+LEFT JOIN open_regressions AS open_launch ON open_launch.series_id = launch.id
+LEFT JOIN suspected AS suspected_launch ON suspected_launch.series_id = launch.id
 WHERE (series.id IS NOT NULL OR checked.status IS NOT NULL OR benched.status IS NOT NULL)
   -- Cases that are checked alone fill no rows, unless asked for, or unless one of them is not right.
   AND (NOT cells.edge OR coalesce(CAST(:suite AS text), '') = 'edge' OR series.id IS NOT NULL
@@ -206,7 +230,8 @@ def read_overview(
 ) -> list[OverviewCell]:
     """Cells that were ever tried on the device at a commit of the line, in the order the cases and variants came to be.
 
-    watcher: a person, whose watched cases are read alone.
+    metric: of the times; of a variant that cannot be captured in a CUDA graph, `kernel` stands for `graph`. watcher: a
+    person, whose watched cases are read alone.
     """
     return fetch(
         session,
@@ -214,9 +239,9 @@ def read_overview(
         _OVERVIEW,
         repository_id=repository_id,
         device_id=device_id,
-        metric=metric,
         suite=suite,
         operator=operator,
         watcher=watcher,
+        **metric_choice(metric),
         **line.parameters,
     )

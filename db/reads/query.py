@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import TextClause, TextualSelect, text
 from sqlalchemy.orm import Session as Session
 
-from warpwatch.contract.measurement import METRICS
-from warpwatch.contract.words import Reason
+from warpwatch.contract.measurement import JUDGED, METRICS
+from warpwatch.contract.words import Reason, Signal
 from warpwatch.db.columns import StoredSpec
 
 Item = TypeVar("Item")
@@ -35,6 +35,40 @@ IS_UNCHANGED = f"(jobs.reason = '{Reason.UNCHANGED}')"
 
 PRIMARY_METRIC = f"CASE device.kind WHEN 'cuda' THEN '{METRICS['cuda'][0]}' ELSE '{METRICS['cpu'][0]}' END"
 """SQL for the first metric of the device."""
+DEVICE_METRICS = {"cuda": ("graph", "kernel"), "cpu": ("hot",)}
+"""Metrics of the device's time per kind of device; the first that a cell has counts."""
+_IS_LISTED = " OR ".join(
+    f"(device.kind = '{kind}' AND series.metric = ANY('{{{', '.join(names)}}}'))" for kind, names in JUDGED.items()
+)
+
+
+def metric_choice(metric: str) -> dict[str, Any]:
+    """Parameters of a query for the series of a metric; `kernel` stands for `graph` in cells without times of it.
+    has_launch: whether the metric is the device's time, beside which the host's has verdicts."""
+    of_device = DEVICE_METRICS["cuda"]
+    is_single = metric != of_device[0]
+    metrics = [metric] if is_single else list(of_device)
+    return {"metric": metric, "metrics": metrics, "is_single": is_single, "has_launch": metric in of_device}
+
+
+IS_DEVICE_TIME = f"(series.metric = {PRIMARY_METRIC} OR (device.kind = 'cuda' AND series.metric = 'kernel'))"
+"""SQL: whether a metric is the device's time; where a cell has two of them, the primary one counts."""
+IS_JUDGED = f"""
+({_IS_LISTED} OR (device.kind = 'cuda' AND series.metric = 'kernel' AND NOT EXISTS (
+    SELECT FROM points AS other JOIN series AS primary_series ON primary_series.id = other.series_id
+    WHERE other.result_id = results.id AND primary_series.metric = {PRIMARY_METRIC})))
+"""
+"""SQL: whether verdicts are about the points of a series in a result. `kernel` is the device's time where a variant
+cannot be captured in a CUDA graph."""
+SIGNAL = f"""
+CASE WHEN series.metric = '{Signal.LAUNCH}' THEN '{Signal.LAUNCH}'
+     WHEN series.metric IN ('graph', 'kernel', 'cold') AND EXISTS (
+         SELECT FROM series AS of_host
+         WHERE of_host.operator_id = series.operator_id AND of_host.device_id = series.device_id
+           AND of_host.case_id = series.case_id AND of_host.variant_id = series.variant_id
+           AND of_host.metric = '{Signal.LAUNCH}') THEN '{Signal.KERNEL}' END
+"""
+"""SQL: contract.words.Signal of a series; NULL where its cell has one alone, and of metrics without verdicts."""
 
 
 def fetch(session: Session, row: Callable[..., T], sql: str, **parameters: Any) -> list[T]:

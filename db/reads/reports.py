@@ -11,9 +11,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Reason
+from warpwatch.contract.words import Reason, Signal
 from warpwatch.db.reads.code import find_repository
-from warpwatch.db.reads.query import IS_UNCHANGED, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.query import IS_UNCHANGED, SIGNAL, fetch, fetch_one, fetch_scalar
 from warpwatch.db.reads.timed import TimedFact, list_timed
 from warpwatch.db.reads.trades import Trade, list_trades
 from warpwatch.db.regressions import CAN_CONFIRM, CULPRIT, IS_SUSPECTED, MERGED_CULPRIT, SUPERSEDED, deciding_rounds
@@ -68,7 +68,8 @@ class ResultFact:
 class PairFact:
     """Paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i].
 
-    is_accepted: someone said it may be so. regression_id: of the suspicion that the rounds test, where they test one.
+    metric: of its times. signal: contract.words.Signal; None where the pair has one alone. is_accepted: someone said it
+    may be so. regression_id: of the suspicion that the rounds test, where they test one.
     """
 
     job_id: int
@@ -79,6 +80,8 @@ class PairFact:
     head_ns: list[float]
     is_accepted: bool
     regression_id: int | None
+    metric: str
+    signal: str | None
     cell: CellFact
 
 
@@ -89,6 +92,7 @@ class ChangeFact:
     base_ns, head_ns: the paired rounds that decided it, as in PairFact. merged_sha, merged_subject: the commit of the
     merged branch that caused it, where the culprit is a merge. left_ratio: what later changes left of it in the series,
     and fixed_by_sha the commit that ended it there. can_confirm: whether a trial can still decide what is suspected.
+    metric, signal: as in PairFact.
     """
 
     regression_id: int
@@ -107,6 +111,8 @@ class ChangeFact:
     left_ratio: float | None = None
     fixed_by_sha: str | None = None
     can_confirm: bool = True
+    metric: str = ""
+    signal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +221,8 @@ SELECT jobs.id AS job_id, comparisons.status, comparisons.message, comparisons.r
                  AND regression_series.series_id = comparisons.series_id AND regressions.state IN ('accepted',
                       'invalid')
        ) AS is_accepted,
-       (SELECT regression_id FROM trials WHERE trials.job_id = jobs.id) AS regression_id
+       (SELECT regression_id FROM trials WHERE trials.job_id = jobs.id) AS regression_id,
+       series.metric, {SIGNAL} AS signal
 FROM (
     SELECT DISTINCT ON (series_id, comparisons.base_commit_id, head_commit_id) comparisons.*, jobs.id AS job_id
     FROM jobs
@@ -257,7 +264,7 @@ SELECT regressions.id AS regression_id, regressions.direction, regression_series
        CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message,
        {MERGED_CULPRIT} AS merged_sha, merged_head.subject AS merged_subject, regression_series.left_ratio,
        (SELECT sha FROM commits WHERE id = regression_series.fixed_by_commit_id) AS fixed_by_sha,
-       {CAN_CONFIRM} AS can_confirm
+       {CAN_CONFIRM} AS can_confirm, series.metric, {SIGNAL} AS signal
 FROM submissions
 CROSS JOIN LATERAL (
     SELECT DISTINCT operator_id, device_id FROM jobs WHERE submission_id = submissions.id AND kind = 'bench'
@@ -340,7 +347,12 @@ SELECT {_PATCH_COLUMNS}, jobs.kind, false AS known_before {_OF_PATCH}
 """
 _PATCH_PAIRS = f"""
 SELECT {_PATCH_COLUMNS}, row ->> 'reason' AS reason, row -> 'base_ns' AS base_ns, row -> 'head_ns' AS head_ns,
-       false AS is_accepted, NULL AS regression_id {_OF_PATCH} AND jobs.kind = 'compare' ORDER BY jobs.id LIMIT :limit
+       false AS is_accepted, NULL AS regression_id, row ->> 'metric' AS metric,
+       CASE WHEN row ->> 'metric' = '{Signal.LAUNCH}' THEN '{Signal.LAUNCH}' WHEN EXISTS (
+           SELECT FROM jsonb_array_elements(outcome -> 'comparisons') AS other
+           WHERE other ->> 'metric' = '{Signal.LAUNCH}' AND other ->> 'variant' = row ->> 'variant'
+             AND other ->> 'case' = row ->> 'case') THEN '{Signal.KERNEL}' END AS signal
+       {_OF_PATCH} AND jobs.kind = 'compare' ORDER BY jobs.id LIMIT :limit
 """
 _PATCH_STATUSES = f"SELECT row ->> 'status', count(*) {_OF_PATCH} AND jobs.kind = 'check' GROUP BY 1"
 
@@ -416,20 +428,9 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
     def compared(spec: JobSpec, **cell: Any) -> CellFact:
         return CellFact(replay=_submit_cell(repository, spec, **cell), **cell)
 
-    def pair(
-        job_id: int,
-        status: str,
-        message: str,
-        reason: str | None,
-        base_ns: list[float],
-        head_ns: list[float],
-        spec: JobSpec,
-        is_accepted: bool,
-        regression_id: int | None,
-        **cell: Any,
-    ) -> PairFact:
-        told = _reason(reason), base_ns, head_ns, is_accepted, regression_id
-        return PairFact(job_id, status, message, *told, compared(spec, **cell))
+    def pair(reason: str | None, spec: JobSpec, **columns: Any) -> PairFact:
+        own = {name: columns.pop(name) for name in _PAIR_FIELDS}
+        return PairFact(reason=_reason(reason), cell=compared(spec, **columns), **own)
 
     def change(**columns: Any) -> ChangeFact:
         own = {name: columns.pop(name) for name in _CHANGE_FIELDS}
@@ -460,6 +461,7 @@ JOIN submissions ON submissions.id = jobs.submission_id
 WHERE jobs.submission_id = :id AND jobs.commit_id IS DISTINCT FROM submissions.base_commit_id
 ORDER BY commits.ordinal DESC, commits.id DESC LIMIT 1
 """
+_PAIR_FIELDS = tuple(field.name for field in fields(PairFact) if field.name not in ("cell", "reason"))
 _CHANGE_FIELDS = tuple(field.name for field in fields(ChangeFact) if field.name != "cell")
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import fetch
-from warpwatch.db.regressions import CAN_CONFIRM, IS_OPEN, IS_SUSPECTED, ON_LINE, PHASE
+from warpwatch.db.regressions import CAN_CONFIRM, IS_OPEN, IS_SUSPECTED, ON_LINE, PHASE, WORST_SIGNAL
 from warpwatch.db.watches import is_watched
 
 TIMELINE_COMMITS = 400
@@ -31,7 +31,8 @@ class StandingCounts:
 class VerdictMark:
     """A confirmed or suspected change on a device, at the newest commit that may have caused it.
 
-    ratio: of its worst series, or what later changes left of it there. series: how many show it.
+    ratio: of its worst series, or what later changes left of it there; signal: contract.words.Signal of that series.
+    series: how many show it.
     """
 
     regression_id: int
@@ -43,6 +44,7 @@ class VerdictMark:
     ratio: float | None
     can_confirm: bool
     series: int
+    signal: str | None = None
 
 
 _COUNTS = f"""
@@ -69,7 +71,8 @@ SELECT regressions.id AS regression_id, operators.name AS operator, head.sha AS 
        regressions.direction, {PHASE} AS phase, coalesce(regressions.left_ratio, regressions.ratio) AS ratio,
        {CAN_CONFIRM} AS can_confirm,
        (SELECT count(*) FROM regression_series AS shown WHERE shown.regression_id = regressions.id
-          AND (regressions.verdict <> 'confirmed' OR shown.verdict = 'confirmed')) AS series
+          AND (regressions.verdict <> 'confirmed' OR shown.verdict = 'confirmed')) AS series,
+       {WORST_SIGNAL} AS signal
 FROM regressions JOIN operators ON operators.id = regressions.operator_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
 JOIN commits AS head ON head.id = regressions.head_commit_id

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
-from warpwatch.db.reads.query import fetch
+from warpwatch.db.reads.query import SIGNAL, fetch
 from warpwatch.db.regressions import CAN_CONFIRM, ON_LINE, PHASE
 
 NOISE_READINGS = 64
@@ -71,10 +71,11 @@ class SeriesChangeFact:
 class SeriesFacts:
     """All that is stored of a series at a commit of a line.
 
-    reading: the newest at the commit. before: the newest of the same environment and card at the commit that it is held
-    against, by default the last one measured before. is_same_code: whether the variant has the same code at both; None
-    where that is not known. status: of a check or bench at the commit that did not end well. readings: the newest of
-    the series in that environment and on that card, in order of history, which teach its noise.
+    signal: contract.words.Signal; None where its cell has one alone. reading: the newest at the commit. before: the
+    newest of the same environment and card at the commit that it is held against, by default the last one measured
+    before. is_same_code: whether the variant has the same code at both; None where that is not known. status: of a
+    check or bench at the commit that did not end well. readings: the newest of the series in that environment and on
+    that card, in order of history, which teach its noise.
     """
 
     series_id: int
@@ -83,6 +84,8 @@ class SeriesFacts:
     variant: str
     case: str
     device_kind: str
+    metric: str
+    signal: str | None
     reading: PointReading | None = None
     before: PointReading | None = None
     is_same_code: bool | None = None
@@ -98,6 +101,8 @@ class _Series(NamedTuple):
     variant: str
     case: str
     device_kind: str
+    metric: str
+    signal: str | None
 
 
 class _Commit(NamedTuple):
@@ -107,9 +112,9 @@ class _Commit(NamedTuple):
     repository_id: int
 
 
-_SERIES = """
+_SERIES = f"""
 SELECT series.id, series.operator_id, operators.name AS operator, variants.name AS variant, cases.key AS case,
-       devices.kind AS device_kind
+       devices.kind AS device_kind, series.metric, {SIGNAL} AS signal
 FROM series JOIN operators ON operators.id = series.operator_id JOIN variants ON variants.id = series.variant_id
 JOIN cases ON cases.id = series.case_id JOIN devices ON devices.id = series.device_id WHERE series.id = ANY(:ids)
 """
@@ -236,7 +241,7 @@ def list_facts(
         at, before = pairs.get(key, (None, None))
         is_same_code = code.is_same(row, at, before) if at else True if key in left_out else None
         readings = by_place.get((row.id, at.place), []) if at else []
-        names = row.id, commit.sha, row.operator, row.variant, row.case, row.device_kind
+        names = row.id, commit.sha, row.operator, row.variant, row.case, row.device_kind, row.metric, row.signal
         since = before.ordinal if before and held is None else commit.ordinal - 1
         own = [item for item in changes.get(row.id, []) if _belongs(item, commit, since, against)]
         found = at, before, is_same_code, statuses.get(key), own, readings

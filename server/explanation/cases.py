@@ -53,5 +53,5 @@ def _view(row: RegressionRow, member: RegressionSeriesRow) -> CaseView:
     ratio = member.ratio or member.suspected_ratio
     if group == CaseGroup.AFFECTED and member.left_ratio is not None:
         ratio = member.left_ratio
-    statement = state_change(row.id, row.direction, phase, ratio, can_confirm=row.can_confirm)
+    statement = state_change(row.id, row.direction, phase, ratio, member.signal, can_confirm=row.can_confirm)
     return CaseView(member, group, statement, fixed_by if group == CaseGroup.FIXED else None)

@@ -8,15 +8,16 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import NamedTuple
 
-from warpwatch.contract.words import StatementKind, StatementSource
+from warpwatch.contract.words import Signal, StatementKind, StatementSource
 from warpwatch.db.reads.code import CommitRow, UnchangedRow
 from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_commits, compare_variants
 from warpwatch.db.reads.lines import ALL_COMMITS, read_line_of
 from warpwatch.db.reads.paired import PairedRounds, list_paired_rounds
-from warpwatch.db.reads.query import Session
+from warpwatch.db.reads.query import Session, metric_choice
 from warpwatch.server.explanation.statements import read_statements
 from warpwatch.server.verdicts.held import PairOutcome, classify
 from warpwatch.server.verdicts.statements import NO_DATA, Statement, state_rounds
+from warpwatch.server.verdicts.thresholds import kind_of_time
 from warpwatch.server.verdicts.trials import severity
 
 
@@ -56,11 +57,14 @@ class StatedRow(ComparedRow):
     beyond the noise between runs, or not told apart."""
 
     statement: Statement = NO_DATA
+    launch: Statement | None = None
+    """About the host's time of a call, where the A/B comparison measured it beside the device's."""
 
     @property
     def is_changed(self) -> bool:
         """Whether the sides are known to differ."""
-        return self.statement.kind in (StatementKind.CONFIRMED, StatementKind.SHIFT)
+        is_launch = self.launch is not None and self.launch.kind == StatementKind.CONFIRMED
+        return is_launch or self.statement.kind in (StatementKind.CONFIRMED, StatementKind.SHIFT)
 
     @property
     def is_same_code(self) -> bool:
@@ -81,16 +85,23 @@ def compare_commits_paired(
     """Two commits by the times of their separate runs, and by what A/B comparisons of the two say; series that nothing
     but these measured come last."""
     comparison = compare_commits(session, base, head, device_id, metric, operator)
-    outcomes = {
-        (item.operator, item.case, item.variant): item
-        for item in list_paired_outcomes(session, base.id, head.id, device_id)
-        if item.metric == metric and operator in (None, item.operator)
-    }
+    choice = metric_choice(metric)
+    paired = [
+        item for item in list_paired_outcomes(session, base.id, head.id, device_id) if operator in (None, item.operator)
+    ]
+    outcomes = {(item.operator, item.case, item.variant): item for item in paired if item.metric in choice["metrics"]}
+    launches = [_with(_unmeasured(item), item) for item in paired if item.metric == Signal.LAUNCH]
     rows = [_with(row, outcomes.pop((row.operator, row.case, row.left_variant), None)) for row in comparison.rows]
     rows += [_with(_unmeasured(item), item) for item in outcomes.values()]
-    statements = _read_sides(session, rows, comparison, base, head)
+    of_launch = launches if choice["has_launch"] else []
+    statements = _read_sides(session, [*rows, *of_launch], comparison, base, head)
+    stated, stated_launches = (
+        [_stated(row, statements.get(row.right_series_id or row.left_series_id or 0, NO_DATA)) for row in of]
+        for of in (rows, of_launch)
+    )
+    by_cell = {(row.operator, row.case, row.left_variant): row.statement for row in stated_launches}
     return StatedComparison(
-        [_stated(row, statements.get(row.right_series_id or row.left_series_id or 0, NO_DATA)) for row in rows],
+        [replace(row, launch=by_cell.get((row.operator, row.case, row.left_variant))) for row in stated],
         comparison.unchanged,
         comparison.same,
     )
@@ -193,7 +204,14 @@ def _unmeasured(item: PairedOutcome) -> ComparedRow:
 
 
 def _outcome(pair: PairedRounds, among: int) -> PairedOutcome:
-    verdict = classify(pair.base_ns, pair.head_ns, pair.device_kind, among, pair.reason, is_trial=pair.is_trial)
+    verdict = classify(
+        pair.base_ns,
+        pair.head_ns,
+        kind_of_time(pair.device_kind, pair.metric),
+        among,
+        pair.reason,
+        is_trial=pair.is_trial,
+    )
     return PairedOutcome(
         pair.operator,
         pair.case,

@@ -30,6 +30,7 @@ def read_statements(
 
 def state_cells(session: Session, commit: CommitRow, cells: Iterable[CommitCell]) -> dict[int, Statement]:
     """The statement about the series of each cell of a commit, on the line that the commit is on, by series."""
-    ids = {cell.series_id for cell in cells if cell.series_id is not None}
+    both = [number for cell in cells for number in (cell.series_id, cell.launch_series_id)]
+    ids = {number for number in both if number is not None}
     line = read_line_of(session, commit.id) or ALL_COMMITS
     return {series_id: item for (series_id, _), item in read_statements(session, ids, [commit.sha], line).items()}

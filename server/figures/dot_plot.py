@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from html import escape
 from math import log
 
+from warpwatch.contract.words import Signal
 from warpwatch.db.reads.commit_cells import CommitCell
 from warpwatch.db.regressions import RegressionSeriesRow
 from warpwatch.server.explanation.paired import StatedRow
@@ -68,13 +69,14 @@ def dot_plot_svg(rows: Sequence[StatedRow]) -> str | None:
     return _pictures(changes, label, WIDE, 0.36) if changes else None
 
 
+def _name_of(row: RegressionSeriesRow) -> str:
+    cell = f"{row.variant} {row.case}"
+    return f"{cell} {Signal.LAUNCH}" if row.signal == Signal.LAUNCH else cell
+
+
 def cases_svg(series: Sequence[RegressionSeriesRow]) -> str | None:
     """The cases of a regression that were measured; None when none was."""
-    changes = [
-        ChangeRow(f"{row.variant} {row.case}", row.ratio, row.low, row.high, state_member(row))
-        for row in series
-        if row.ratio
-    ]
+    changes = [ChangeRow(_name_of(row), row.ratio, row.low, row.high, state_member(row)) for row in series if row.ratio]
     label = f"A/B result of {plural(len(changes), 'case')}"
     return _pictures(changes, label, HALF, 0.44) if changes else None
 

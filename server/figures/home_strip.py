@@ -21,7 +21,7 @@ def verdict_strip(verdicts: Sequence[HomeVerdict], now: datetime) -> str:
     scale = (WIDTH - 2 * EDGE) / timedelta(days=STRIP_DAYS).total_seconds()
     words, marks = [], []
     for row in verdicts:
-        statement = state_change(row.regression_id, row.direction, row.phase, row.ratio)
+        statement = state_change(row.regression_id, row.direction, row.phase, row.ratio, row.signal)
         words.append(f"{row.operator} {statement_words(statement)}")
         x = WIDTH - EDGE - max((now - row.at).total_seconds(), 0.0) * scale
         marks.append(verdict_mark(statement, x, HEIGHT / 2, words[-1]))

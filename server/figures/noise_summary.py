@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import exp
 from statistics import median
 
+from warpwatch.contract.words import Signal
 from warpwatch.db.cards import OffsetRow, list_agreed_cards
 from warpwatch.db.job_sources import list_sources
 from warpwatch.db.reads.history import ReadingRow, list_readings
@@ -16,7 +17,7 @@ from warpwatch.db.reads.query import Session
 from warpwatch.server.verdicts.cards import join_cards, offsets_of
 from warpwatch.server.verdicts.changes import Change, find_changes
 from warpwatch.server.verdicts.noise import Reading, detectable, learn
-from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +76,27 @@ def learn_from(rows: Sequence[ReadingRow], agreed: Iterable[OffsetRow] = ()) -> 
     """Levels of two environments, or of cards that do not agree, are never compared. rows: of one series, in order of
     history. agreed: cards that agree."""
     shas = {row.commit_id: row.commit_sha for row in rows}
+    time_kind = kind_of_time(rows[0].device_kind, rows[0].metric) if rows else ""
     lines = join_cards([row.card_id for row in reversed(rows)], offsets_of(agreed))
     groups: dict[tuple[int, int | None], list[Reading]] = {}
     newest: dict[tuple[int, int | None], int] = {}
     for index, row in enumerate(rows):
         card_id, offset = lines[row.card_id]
-        times = (exp(-offset) * ns for ns in (row.median_ns, row.low_ns, row.high_ns))
+        shift = 0.0 if time_kind == Signal.LAUNCH else offset
+        times = (exp(-shift) * ns for ns in (row.median_ns, row.low_ns, row.high_ns))
         reading = Reading(row.ordinal, row.commit_id, row.environment_id, *times)
         groups.setdefault((row.environment_id, card_id), []).append(reading)
         newest[row.environment_id, card_id] = index
     return [
-        replace(_learn(key[0], groups[key], rows[0].device_kind, shas), card_id=key[1])
+        replace(_learn(key[0], groups[key], time_kind, shas), card_id=key[1])
         for key in sorted(groups, key=lambda key: -newest[key])
     ]
 
 
-def _learn(environment_id: int, readings: Sequence[Reading], device_kind: str, shas: dict[int, str]) -> NoiseSummary:
-    changes = find_changes(readings, device_kind, thresholds_of(device_kind).alarm)
+def _learn(environment_id: int, readings: Sequence[Reading], time_kind: str, shas: dict[int, str]) -> NoiseSummary:
+    changes = find_changes(readings, time_kind, thresholds_of(time_kind).alarm)
     level = median(one.median_ns for one in readings[changes[-1].head if changes else 0 :])
-    noise = learn(readings, device_kind)
+    noise = learn(readings, time_kind)
     return NoiseSummary(
         environment_id,
         len(readings),
@@ -101,7 +104,7 @@ def _learn(environment_id: int, readings: Sequence[Reading], device_kind: str, s
         level,
         noise.between,
         noise.within,
-        detectable(noise, device_kind, level),
+        detectable(noise, time_kind, level),
         [_step(readings, change, shas) for change in changes],
     )
 

@@ -17,7 +17,14 @@ from warpwatch.db.trends import TrendCell, TrendCommit, TrendGrid
 from warpwatch.server.figures.sparklines import trend_sparkline
 from warpwatch.server.figures.speedups import TimedCell, baseline_of, variant_speedups
 from warpwatch.server.reports.formats import change, natural, plural, variant_order
-from warpwatch.server.verdicts.statements import Statement, badness, state_cell, state_mark, worst_statement
+from warpwatch.server.verdicts.statements import (
+    Statement,
+    badness,
+    state_cell,
+    state_launch,
+    state_mark,
+    worst_statement,
+)
 
 LEAST_SPAN = log(1.05)
 """Height of a sparkline at least, so that noise does not look like a cliff."""
@@ -98,7 +105,8 @@ def _summary(
 ) -> OperatorSummary:
     last = next((cell for cell in reversed(picture.row) if cell), None)
     shas = {commit.id: commit.sha for commit in commits}
-    notable = [statement for cell in cells if (statement := state_cell(cell)).kind in NOTABLE]
+    stated = [statement for cell in cells for statement in (state_cell(cell), state_launch(cell))]
+    notable = [statement for statement in stated if statement.kind in NOTABLE]
     worst = worst_statement(notable)
     return OperatorSummary(
         operator,

@@ -56,11 +56,14 @@ def case_choices(
     changes: Sequence[CaseChange],
 ) -> list[CaseChoice]:
     """A choice for every shown series. points: of these, ordered by series and history. changes: of any series."""
-    cases = {row.series_id: row.case for row in series}
+    cases = {(row.variant, row.case) for row in series}
     by_case: dict[str, list[tuple[CaseChange, Statement]]] = defaultdict(list)
     for item in changes:
-        if item.series_id in cases:
-            by_case[cases[item.series_id]].append((item, case_statement(item)))
+        if (item.variant, item.case) in cases:
+            by_case[item.case].append((item, case_statement(item)))
+    # A change of the host's time is none of the line of the device's.
+    timed = {row.series_id for row in series}
+    marks = {case: [item for item in items if item[0].series_id in timed] for case, items in by_case.items()}
     drawn = {row.series_id for row in shown[:MOST_PICTURES]}
     histories = {id_: list(group) for id_, group in groupby(points, key=lambda point: point.series_id) if id_ in drawn}
     histories = {id_: history for id_, history in histories.items() if len(history) > 1}
@@ -74,7 +77,7 @@ def case_choices(
             row.case,
             row.variant,
             bool(row.suites),
-            _svg(row, histories[row.series_id], by_case[row.case], scale) if row.series_id in histories else "",
+            _svg(row, histories[row.series_id], marks.get(row.case, []), scale) if row.series_id in histories else "",
             [about for _, about in by_case[row.case] if about.kind == StatementKind.CONFIRMED],
             [about for _, about in by_case[row.case] if about.kind != StatementKind.CONFIRMED],
         )
@@ -84,7 +87,8 @@ def case_choices(
 
 def case_statement(item: CaseChange) -> Statement:
     """What is said of a change in one series."""
-    about = state_change(item.regression_id, item.direction, item.phase, item.ratio, can_confirm=item.can_confirm)
+    change = item.regression_id, item.direction, item.phase, item.ratio, item.signal
+    about = state_change(*change, can_confirm=item.can_confirm)
     return replace(about, series_id=item.series_id)
 
 

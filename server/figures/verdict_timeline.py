@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from warpwatch.contract.words import StatementDirection
+from warpwatch.contract.words import Signal, StatementDirection
 from warpwatch.db.reads.standing import VerdictMark
 from warpwatch.server.figures.sparklines import verdict_mark
 from warpwatch.server.reports.formats import change, natural, plural, short
@@ -32,8 +32,8 @@ class TimelineSize:
 WIDE, NARROW = TimelineSize(1160, 150, 30), TimelineSize(340, 0, 44)
 MOST_LANES = 16
 """Operators with a lane, those with the worst verdicts first."""
-LABEL_ROOM = 58
-"""Distance to the next mark from which on a mark has room for its number."""
+LABEL_ROOM, LAUNCH_ROOM = 58, 36
+"""Distance to the next mark from which on a mark has room for its number, and for the name of a launch before that."""
 BESIDE = 10.0
 """Distance of the marks of two changes at one commit, one below the other."""
 LEAST_STEP = 7.0
@@ -106,14 +106,16 @@ def _lane(
     groups = [list(group) for _, group in groupby(items, key=lambda item: item[0].ordinal)]
     places = [size.names + EDGE + bisect_left(ordinals, group[0][0].ordinal) * step for group in groups]
     for group, x, following in zip(groups, places, [*places[1:], float(size.width)], strict=True):
-        numbers = []
+        numbers, room = [], 0.0
         for index, (mark, statement) in enumerate(sorted(group, key=lambda item: badness(item[1]))):
             words = f"{name} {statement_words(statement)} at {short(mark.head_sha)}, {plural(mark.series, 'case')}"
             parts.append(f'<a href="/regressions/{mark.regression_id}{escape(query)}" aria-label="{escape(words)}">')
             parts.append(verdict_mark(statement, x, y + (index - (len(group) - 1) / 2) * BESIDE))
             parts.append("</a>")
             if statement.direction not in (StatementDirection.BROKEN, None) and statement.ratio:
-                numbers.append(change(statement.ratio))
-        if numbers and following - x >= LABEL_ROOM * len(numbers):
+                is_launch = statement.signal == Signal.LAUNCH
+                numbers.append(f"{Signal.LAUNCH} {change(statement.ratio)}" if is_launch else change(statement.ratio))
+                room += LABEL_ROOM + (LAUNCH_ROOM if is_launch else 0)
+        if numbers and following - x >= room:
             parts.append(f'<text class="amount" x="{x + 8:.1f}" y="{y + 4:.1f}">{", ".join(numbers)}</text>')
     return "".join(parts)

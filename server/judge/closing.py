@@ -34,7 +34,7 @@ from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.mirror import Mirrors
 from warpwatch.server.judge.writing import VerdictWriter
 from warpwatch.server.verdicts.steps import NewSuspicion
-from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
 
 LEAST_UNDONE = 0.5
 """Part of a slow-down that has to be gone before it counts as undone, however small it was."""
@@ -141,12 +141,14 @@ def _undoing(rows: Sequence[LaterChange], device_kind: str) -> SeriesOutcome:
     if own is None or own.ratio is None or own.ratio <= 1:
         return SeriesOutcome()
     remaining, left = 1.0, own.ratio
-    limit = min(thresholds_of(device_kind).undone_ratio, 1 + (own.ratio - 1) * LEAST_UNDONE)
+    thresholds = thresholds_of(kind_of_time(device_kind, own.metric))
+    limit = min(thresholds.undone_ratio, 1 + (own.ratio - 1) * LEAST_UNDONE)
     for row in rows:
-        # A comparison takes the most changed series only; for the others the times of history tell.
+        # A comparison takes the most changed series only; for the others the times of history tell, where they differ
+        # from the change by more than noise.
         if row.ratio is not None:
             remaining *= row.ratio
-        elif row.before_ns and row.after_ns:
+        elif row.before_ns and row.after_ns and own.ratio * row.before_ns > row.after_ns * thresholds.confirm_ratio:
             remaining = row.after_ns / row.before_ns
         if not row.is_first and row.is_settled:
             # A later slow-down is a change of its own, and makes no more of this one.

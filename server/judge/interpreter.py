@@ -13,8 +13,7 @@ from itertools import pairwise
 from statistics import median
 
 from warpwatch import git, git_branches, telemetry
-from warpwatch.contract.measurement import METRICS
-from warpwatch.contract.words import JobKind, JobState
+from warpwatch.contract.words import JobKind, JobState, Signal
 from warpwatch.db.bundles import date_back
 from warpwatch.db.cards import list_other_drifts, save_card_offset
 from warpwatch.db.database import Database
@@ -34,7 +33,7 @@ from warpwatch.db.reads.observed import (
     list_readings,
     list_release_readings,
 )
-from warpwatch.db.reads.query import Session
+from warpwatch.db.reads.query import DEVICE_METRICS, Session
 from warpwatch.db.trials import IMPORTED, ensure_series, keep_share
 from warpwatch.db.unjudged import EndedJob, claim_unjudged, mark_judged, reopen_early, unjudged_jobs
 from warpwatch.logs import JOB_ID
@@ -330,13 +329,15 @@ def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: O
     line = mirror.line(point.sha, measured, point.ordinal, origin.trunk_sha)
     changes = _on_line(facts.known, line)
     known = KnownRegressions(changes)
-    logs = pair_cards(facts.readings, origin.card_id) if origin.card_id is not None else {}
+    of_device = [row for row in facts.readings if row.metric != Signal.LAUNCH]
+    logs = pair_cards(of_device, origin.card_id) if origin.card_id is not None else {}
     offsets = {other: item for other in logs if (item := learn_offset(logs[other], origin.device_kind)) is not None}
     at = (job.commit_id, point.environment_id, origin.device_kind)
     windows = windows_of(facts.readings, line, *at, facts.common, origin.card_id, offsets)
     windows = _with_references(windows, facts, line)
     common = facts.common.get((job.commit_id, origin.card_id), 0.0)
-    sources, shifts = _read_shifts(mirror, origin.operator, point.sha, windows, common)
+    timed = [window for window in windows if window.time_kind != Signal.LAUNCH]
+    sources, shifts = _read_shifts(mirror, origin.operator, point.sha, timed, common)
     drifts = _find_drifts(facts, point, sources)
     candidates = [
         item for item in find_candidates(windows, known) if not facts.is_awaited(item.base_ordinal, item.head_ordinal)
@@ -388,7 +389,7 @@ def _with_references(windows: Iterable[SeriesWindow], facts: JobFacts, line: set
         replace(
             window,
             releases=release_levels(by_series.get(window.first.series_id, []), line, facts.origin.card_id),
-            drift=drift,
+            drift=0.0 if window.time_kind == Signal.LAUNCH else drift,
         )
         for window in windows
     ]
@@ -404,6 +405,7 @@ def _find_drifts(facts: JobFacts, point: ObservedReading, sources: str | None) -
             row
             for row in facts.readings
             if (row.card_id, row.environment_id) == (card_id, point.environment_id)
+            and row.metric != Signal.LAUNCH
             and (row.commit_id == point.commit_id or facts.sources.get(row.commit_id) == sources)
         ]
     )
@@ -486,7 +488,7 @@ def _plan_checks(mirror: Mirror, facts: JobFacts) -> Write:
         if not breakages:
             return
         _prove_unchanged(session, facts)
-        series = ensure_series(session, job.operator_id, job.device_id, cells, METRICS[origin.device_kind][0])
+        series = ensure_series(session, job.operator_id, job.device_id, cells, DEVICE_METRICS[origin.device_kind])
         writer = VerdictWriter(session, job.operator_id, job.device_id, ids, facts.imported_job_id)
         for suspicion in suspect_breakages(breakages, series, known):
             writer.suspect(suspicion)

@@ -21,6 +21,7 @@ from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.regressions import (
     SeriesDecision,
     SuspectedSeries,
+    add_members,
     attach_compare_job,
     copy_members,
     decide,
@@ -55,7 +56,7 @@ from warpwatch.server.verdicts.steps import (
     TurnDirection,
 )
 from warpwatch.server.verdicts.table import next_step
-from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
 from warpwatch.server.verdicts.trials import severity
 
 
@@ -129,6 +130,8 @@ class VerdictWriter:
                 most = step.worst
                 numbers = (most.ratio, most.low, most.high) if most else (None, None, None)
                 answer(session, step.trial_id, step.answer, step.message, *numbers)
+                joined = [{"regression_id": regression.id, "series_id": item.series_id} for item in step.joined]
+                add_members(session, joined)
                 decide_series(session, regression.id, step.decisions)
             case OpenOpposite() | OpenResidual():
                 self.suspect(step.suspicion)
@@ -275,7 +278,12 @@ def confirm_imported(session: Session, job: EndedJob, device_kind: str, rounds: 
     measured = [row for row in rounds if row.status == Status.OK]
     verdicts = {
         row.series_id: classify_comparison(
-            row.base_ns, row.head_ns, device_kind, len(measured), job.spec.stop, row.reason
+            row.base_ns,
+            row.head_ns,
+            kind_of_time(device_kind, row.metric),
+            len(measured),
+            job.spec.stop,
+            row.reason,
         )
         for row in measured
     }
@@ -345,11 +353,13 @@ def repeat_unsure(session: Session, submission_id: int) -> None:
     unsure = [
         pair
         for pair in pairs
-        if classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, len(pairs), pair.reason).outcome
+        if classify_pairs(
+            pair.base_ns, pair.head_ns, kind_of_time(pair.cell.device_kind, pair.metric), len(pairs), pair.reason
+        ).outcome
         == "unsure"
     ]
     for job_id, group in groupby(sorted(unsure, key=lambda pair: pair.job_id), key=lambda pair: pair.job_id):
         pairs_of_job = list(group)
         rounds = thresholds_of(pairs_of_job[0].cell.device_kind).more_rounds
-        cells = [(pair.cell.variant or "", pair.cell.case or "") for pair in pairs_of_job]
-        repeat(session, job_id, cells, rounds)
+        cells = dict.fromkeys((pair.cell.variant or "", pair.cell.case or "") for pair in pairs_of_job)
+        repeat(session, job_id, list(cells), rounds)

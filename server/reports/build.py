@@ -9,7 +9,7 @@ from math import log
 from statistics import median
 from typing import Any, NamedTuple
 
-from warpwatch.contract.words import Reason, StatementDirection, StatementKind, StatementSource
+from warpwatch.contract.words import Reason, Signal, StatementDirection, StatementKind, StatementSource
 from warpwatch.db.reads.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
 from warpwatch.db.reads.timed import TimedFact
 from warpwatch.server.reports.formats import plural
@@ -35,7 +35,7 @@ from warpwatch.server.reports.words import change_text
 from warpwatch.server.verdicts.held import PairVerdict, classify, classify_trial
 from warpwatch.server.verdicts.noise import SURELY, Reading, detectable, learn
 from warpwatch.server.verdicts.statements import Statement
-from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
 
 MAX_ROWS = 1000
 FALSE_BY_HISTORY = 0.02 * 0.025
@@ -53,17 +53,19 @@ def build_report(facts: ReportFacts, address: str) -> Report:
     facts = replace(facts, pairs=[pair for pair in facts.pairs if pair.regression_id not in known])
     verdicts = [(pair, _classify(pair, sum(other.status == "ok" for other in facts.pairs))) for pair in facts.pairs]
     pairs = list(_pair_rows(verdicts, address))
-    decided = {_place(row) for row in pairs if row.kind in ("slower", "accepted", "faster")}
-    compared = {
-        (p.cell.operator, p.cell.variant, p.cell.case, p.cell.device_key) for p in facts.pairs if p.status == "ok"
+    decided = {_timed_place(row) for row in pairs if row.kind in ("slower", "accepted", "faster")}
+    measured = [pair for pair in facts.pairs if pair.status == "ok"]
+    compared = {(p.cell.operator, p.cell.variant, p.cell.case, p.cell.device_key) for p in measured}
+    timed = {
+        (p.cell.operator, p.cell.variant, p.cell.case, p.cell.device_key, p.metric == Signal.LAUNCH) for p in measured
     }
     changes = [
         row
         for row in _change_rows(facts, address)
-        if _place(row) not in decided and not (row.kind == "unsure" and _place(row) in compared)
+        if _timed_place(row) not in decided and not (row.kind == "unsure" and _timed_place(row) in timed)
     ]
-    overruled = {_place(row) for row in changes}
-    pairs = [row for row in pairs if _place(row) not in overruled]
+    overruled = {_timed_place(row) for row in changes}
+    pairs = [row for row in pairs if _timed_place(row) not in overruled]
     faults = _worst_of_each(_fault_rows(facts, address))
     failed = {_place(row) for row in faults}
     pairs = [row for row in pairs if row.kind not in ("failed", "skipped") or _place(row) not in failed]
@@ -93,7 +95,7 @@ def _report(
         base_sha=facts.base_sha,
         conclusion=conclusion,
         exit_code=code,
-        summary=_summary(facts, counts, compared, unchanged),
+        summary=_summary(facts, rows, counts, compared, unchanged),
         pending=facts.pending,
         results=facts.results,
         counts=counts,
@@ -114,12 +116,19 @@ def _left_out(facts: ReportFacts) -> Iterator[JobFact]:
     return (job for job in facts.jobs if job.unchanged_since and (job.kind == "compare" or facts.base_sha is None))
 
 
-def _summary(facts: ReportFacts, counts: dict[ReportRowKind, int], compared: int, unchanged: list[str]) -> str:
+def _summary(
+    facts: ReportFacts, rows: list[ReportRow], counts: dict[ReportRowKind, int], compared: int, unchanged: list[str]
+) -> str:
     """One line, short enough for a commit status: failures, comparisons, the other findings, what is outstanding."""
     is_failing = (FAILURES | ERRORS).__contains__
-    parts = [f"{count} {KINDS[kind]}" for kind, count in counts.items() if is_failing(kind)]
+    launches = Counter(row.kind for row in rows if row.metric == Signal.LAUNCH)
+    texts = {
+        kind: f"{count} {KINDS[kind]}" + (f" ({launches[kind]} launch)" if launches[kind] else "")
+        for kind, count in counts.items()
+    }
+    parts = [text for kind, text in texts.items() if is_failing(kind)]
     parts += [f"{compared} compared"] if compared and counts else []
-    parts += [f"{count} {KINDS[kind]}" for kind, count in counts.items() if not is_failing(kind)]
+    parts += [text for kind, text in texts.items() if not is_failing(kind)]
     sentences = [", ".join(parts)] if parts else _without_findings(facts, compared, unchanged)
     sentences += [f"{len(unchanged)} unchanged"] if unchanged else []
     if facts.pending:
@@ -180,8 +189,8 @@ def _classify(pair: PairFact, among: int) -> PairVerdict | None:
     """The verdict on one of so many pairs; None where it was not measured."""
     if pair.status != "ok":
         return None
-    is_trial = pair.regression_id is not None
-    return classify(pair.base_ns, pair.head_ns, pair.cell.device_kind, among, pair.reason, is_trial=is_trial)
+    is_trial, time_kind = pair.regression_id is not None, kind_of_time(pair.cell.device_kind, pair.metric)
+    return classify(pair.base_ns, pair.head_ns, time_kind, among, pair.reason, is_trial=is_trial)
 
 
 def _pair_rows(verdicts: Iterable[tuple[PairFact, PairVerdict | None]], address: str) -> Iterator[ReportRow]:
@@ -212,8 +221,10 @@ def _rounds_text(pair: PairFact) -> str:
 
 
 def _paired(fact: PairFact | ChangeFact) -> dict[str, Any]:
-    """Fields of a row about the rounds: their number, and the median times of base and head."""
+    """Fields of a row about the rounds: their metric, their number, and the median times of base and head."""
     return {
+        "metric": fact.metric,
+        "signal": fact.signal,
         "rounds": len(fact.base_ns),
         "base_ns": median(fact.base_ns) if fact.base_ns else None,
         "head_ns": median(fact.head_ns) if fact.head_ns else None,
@@ -221,6 +232,8 @@ def _paired(fact: PairFact | ChangeFact) -> dict[str, Any]:
 
 
 def _kind_of_pair(pair: PairFact) -> ReportRowKind:
+    if pair.status == "unsupported" and pair.metric == Signal.LAUNCH:
+        return "unsure"
     if pair.status == "unsupported":
         return "mismatch"
     if pair.status == "skipped":
@@ -281,15 +294,20 @@ class _Sensed(NamedTuple):
 def _sensitivities(
     facts: ReportFacts, verdicts: Iterable[tuple[PairFact, PairVerdict | None]], address: str
 ) -> list[_Sensed]:
-    """By paired rounds where there are any, else by the noise between runs. What was not measured is unknown."""
+    """By paired rounds where there are any, else by the noise between runs. What was not measured is unknown. A gate is
+    asked what it would have missed of the device's time."""
     sensed: dict[tuple[str, str | None, str | None, str], _Sensed] = {}
     for pair, verdict in verdicts:
+        if pair.metric == Signal.LAUNCH:
+            continue
         ratios = {} if verdict is None else {"ratio": verdict.ratio, "low": verdict.low, "high": verdict.high}
         case = _sense(pair.cell, verdict)
         sensed[_place(case)] = _Sensed(
             case, pair.cell, _rounds_text(pair), f"{address}/jobs/{pair.job_id}", ratios | _paired(pair)
         )
     for change in facts.changes:
+        if change.metric == Signal.LAUNCH:
+            continue
         verdict = classify_trial(change.base_ns, change.head_ns, change.cell.device_kind)
         case = replace(_sense(change.cell, verdict), is_decided=change.verdict == "confirmed")
         url = f"{address}/regressions/{change.regression_id}"
@@ -365,6 +383,7 @@ def _row(
     *,
     can_confirm: bool = True,
     regression_id: int | None = None,
+    signal: str | None = None,
     **more: Any,
 ) -> ReportRow:
     row = ReportRow(
@@ -382,7 +401,8 @@ def _row(
         cell.replay,
         **more,
     )
-    return replace(row, statement=_statement(row, regression_id, can_confirm=can_confirm))
+    statement = _statement(row, regression_id, can_confirm=can_confirm)
+    return replace(row, statement=replace(statement, signal=None if signal is None else Signal(signal)))
 
 
 _STATED: dict[ReportRowKind, tuple[StatementKind, StatementDirection | None, StatementSource]] = {
@@ -419,6 +439,11 @@ def _statement(row: ReportRow, regression_id: int | None, *, can_confirm: bool) 
 
 def _place(row: ReportRow | CaseSensitivity) -> tuple[str, str | None, str | None, str]:
     return row.operator, row.variant, row.case, row.device
+
+
+def _timed_place(row: ReportRow) -> tuple[str, str | None, str | None, str, bool]:
+    """The place of a row about one of the two times of a call."""
+    return *_place(row), row.metric == Signal.LAUNCH
 
 
 def _worst_of_each(rows: Iterable[ReportRow]) -> list[ReportRow]:

@@ -55,7 +55,8 @@ class ReportRow:
     status: that of the result, comparison or job. ratio: head over base, with its interval; rounds: how many
     paired rounds decided it; base_ns, head_ns: the medians of these rounds. is_known_before: the base had the same
     status. merged_sha: the commit of a merged branch that caused it, where head_sha is the merge. left_ratio,
-    fixed_by_sha: what later commits left of a change, and the commit that ended it in this case. statement: the same
+    fixed_by_sha: what later commits left of a change, and the commit that ended it in this case. metric: of the times;
+    None where the finding is about none. statement: the same
     finding as pages state it.
     """
 
@@ -81,6 +82,7 @@ class ReportRow:
     merged_sha: str | None = None
     left_ratio: float | None = None
     fixed_by_sha: str | None = None
+    metric: str | None = None
     statement: Statement = NO_DATA
 
     @property

@@ -66,7 +66,7 @@ def _origin(row: RegressionRow, sha: str, author: str, subject: str) -> str:
 
 def _fields(kind: NoticeKind, listener: Listener, row: RegressionRow, link: str) -> dict[str, Any]:
     names = ("operator", "device_key", "direction", "ratio", "low", "high", "base_sha", "head_sha", "culprit_sha")
-    more = ("fixed_by_sha", "assignee", "phase", "branch")
+    more = ("fixed_by_sha", "assignee", "phase", "branch", "signal")
     return {
         "kind": kind,
         "repository": listener.repository,

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from warpwatch import __version__
+from warpwatch.contract.words import Signal
 from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS, MEANINGS, Report, ReportRow, ReportRowKind
 from warpwatch.server.reports.words import reason, sentence
 
@@ -61,7 +62,14 @@ def _level(kind: ReportRowKind) -> str:
 
 
 def _result(row: ReportRow, rule: int, folder: str) -> dict[str, Any]:
-    measured = {"ratio": row.ratio, "low": row.low, "high": row.high, "baseNs": row.base_ns, "headNs": row.head_ns}
+    measured = {
+        "metric": row.metric,
+        "ratio": row.ratio,
+        "low": row.low,
+        "high": row.high,
+        "baseNs": row.base_ns,
+        "headNs": row.head_ns,
+    }
     file = quote(f"{folder.strip('/')}/{row.operator}.py")
     text = sentence(row) + (f". {reason(row)}" if row.message else "")
     return {
@@ -92,7 +100,9 @@ def _result(row: ReportRow, rule: int, folder: str) -> dict[str, Any]:
 
 def _fingerprint(row: ReportRow) -> str:
     """Identifies a finding across commits, so that code scanning keeps one alert for it."""
-    return hashlib.sha256(repr((row.kind, row.operator, row.variant, row.case, row.device)).encode()).hexdigest()
+    signal = (row.metric,) if row.metric == Signal.LAUNCH else ()
+    place = (row.kind, row.operator, row.variant, row.case, row.device, *signal)
+    return hashlib.sha256(repr(place).encode()).hexdigest()
 
 
 def _without_password(url: str) -> str:

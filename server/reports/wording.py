@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
 from markupsafe import Markup
 
 from warpwatch.contract.words import (
     ChangePhase,
+    Signal,
     StatementDirection,
     StatementKind,
     StatementSource,
@@ -39,6 +40,7 @@ from warpwatch.server.verdicts.statements import (
     Statement,
     state_cell,
     state_change,
+    state_launch,
     state_member,
     state_outcome,
     state_regression,
@@ -48,6 +50,7 @@ from warpwatch.server.verdicts.trades import importance
 _MOST_PARTS = 4
 """Of the line on what a commit traded."""
 _QUOTED = re.compile(r"`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
+_CHANGES = (StatementKind.CONFIRMED, StatementKind.SUSPECTED, StatementKind.SHIFT)
 _ARROWS = {
     StatementDirection.SLOWER: "▲",
     StatementDirection.FASTER: "▼",
@@ -67,14 +70,20 @@ _TRADED_STATES = {
 
 
 def change_headline(row: RegressionRow) -> str:
-    """A regression in a few words. One that is partly undone is named by what is left of it."""
+    """A regression in a few words. One that is partly undone is named by what is left of it. If both signals of its
+    cells changed, the worse is named first."""
     statement = state_regression(row)
     if statement.kind == StatementKind.NOT_TOLD_APART:
         measured = ", ".join(text for text in (change(row.ratio), interval(row.low, row.high)) if text)
         name = "No change" if row.verdict == Verdict.DISMISSED else "Inconclusive"
         return f"{name} ({measured})" if measured else name
     left = "" if statement.is_ended else fixed_part(row)
-    return f"{statement_words(statement)}, {left}" if left else statement_words(statement)
+    other = "" if statement.is_ended or row.other_ratio is None else f"{_other_signal(row)} {change(row.other_ratio)}"
+    return ", ".join(text for text in (statement_words(statement), other, left) if text)
+
+
+def _other_signal(row: RegressionRow) -> Signal:
+    return Signal.KERNEL if row.signal == Signal.LAUNCH else Signal.LAUNCH
 
 
 def fixed_part(row: RegressionRow) -> str:
@@ -107,8 +116,12 @@ def statement_arrow(statement: Statement) -> str:
 
 
 def statement_words(statement: Statement) -> str:
-    """A statement in words: "+41.0 % slower", "+8.0 % suspected", "+5.1 % shift", "same code", "not told apart"."""
+    """A statement in words: "+41.0 % slower", "launch +8.0 % suspected", "kernel +5.1 % shift", "same code", "not told
+    apart". A change of one of two signals names the signal."""
     kind, ratio = statement.kind, change(statement.ratio)
+    is_broken = statement.direction in (StatementDirection.BROKEN, StatementDirection.FIXED)
+    if statement.signal is not None and kind in _CHANGES and not is_broken:
+        return f"{statement.signal} {statement_words(replace(statement, signal=None))}"
     if kind == StatementKind.CONFIRMED and statement.direction in (StatementDirection.BROKEN, StatementDirection.FIXED):
         return str(statement.direction)
     if kind == StatementKind.CONFIRMED:
@@ -152,6 +165,7 @@ def statement_data(statement: Statement) -> dict[str, str | None]:
     return {
         "data-statement": statement.kind,
         "data-direction": statement.direction,
+        "data-signal": statement.signal,
         "data-series": str(statement.series_id) if statement.series_id else None,
         "data-commit": statement.commit_sha,
         "data-regression": str(statement.regression_id) if statement.regression_id else None,
@@ -243,6 +257,7 @@ FILTERS = (
     fixed_part,
     state_cell,
     state_change,
+    state_launch,
     state_member,
     state_outcome,
     state_regression,

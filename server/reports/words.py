@@ -34,9 +34,13 @@ def fold(rows: Iterable[ReportRow]) -> list[tuple[ReportRow, list[str]]]:
 
 
 def finding_name(row: ReportRow) -> str:
-    """The finding in one or two words, which say how something failed."""
+    """The finding in a few words: how something failed, or which of two signals changed."""
     told = _PREDICATES.get(row.status) if row.kind in ("failed", "not_run") else None
-    return told or KINDS[row.kind]
+    return told or f"{_signal(row)}{KINDS[row.kind]}"
+
+
+def _signal(row: ReportRow) -> str:
+    return f"{row.statement.signal} " if row.statement.signal is not None and row.ratio is not None else ""
 
 
 def cases_text(cases: list[str]) -> str:
@@ -65,8 +69,8 @@ def times_text(row: ReportRow) -> str:
 
 def sentence(row: ReportRow) -> str:
     """The finding in one line: what, where, how much, between which commits."""
-    name = finding_name(row)
-    text = f"{row.cell} {'is ' if name == KINDS[row.kind] else ''}{name}"
+    name, kind = finding_name(row), f"{_signal(row)}{KINDS[row.kind]}"
+    text = f"{row.cell} {_signal(row)}is {KINDS[row.kind]}" if name == kind else f"{row.cell} {name}"
     if row.ratio is not None:
         text += f": {ratio_text(row)}"
     text += f" on {row.device} at {row.head_sha[:9]}"

@@ -67,18 +67,18 @@ class Change:
 
 
 def find_changes(
-    readings: Sequence[Reading], device_kind: str, rule: ShiftRule | None = None, around: int | None = None
+    readings: Sequence[Reading], time_kind: str, rule: ShiftRule | None = None, around: int | None = None
 ) -> list[Change]:
     """The changes in readings of one series in one environment, sorted by ordinal, those of a commit side by side.
 
-    device_kind: cuda | cpu. rule: how large a shift must be. The default is the rule for suspicions, so small that a
-    comparison has to confirm it; the rule for alarms is for verdicts from history alone. around: only what a reading at
-    this ordinal may have changed is looked for.
+    time_kind: see thresholds.kind_of_time. rule: how large a shift must be. The default is the rule for suspicions, so
+    small that a comparison has to confirm it; the rule for alarms is for verdicts from history alone. around: only what
+    a reading at this ordinal may have changed is looked for.
     """
     repeats = [list(group) for _, group in groupby(readings, key=lambda reading: reading.commit_id)]
     first_of = [0, *accumulate(map(len, repeats))]
     levels = [merge_repeats(group) for group in repeats]
-    walk = _Walk(readings, levels, first_of, device_kind, rule or thresholds_of(device_kind).suspicion)
+    walk = _Walk(readings, levels, first_of, time_kind, rule or thresholds_of(time_kind).suspicion)
     changes: list[Change] = []
     for warm_up, first, end in _blocks(levels, around):
         changes += [change for change in walk.changes(warm_up, end) if first <= change.border < end]
@@ -112,14 +112,14 @@ class _Walk:
         readings: Sequence[Reading],
         levels: Sequence[Reading],
         first_of: Sequence[int],
-        device_kind: str,
+        time_kind: str,
         rule: ShiftRule,
     ) -> None:
         self.levels, self.readings = _logs_of(levels), _logs_of(readings)
         self.medians, self.first_of = self.levels[0], first_of
         self.widths = [width(reading) for reading in levels]
         self.rule = rule
-        thresholds = thresholds_of(device_kind)
+        thresholds = thresholds_of(time_kind)
         self.alarm, self.level_readings = thresholds.alarm, thresholds.level_readings
         self.usual = thresholds.prior_between, PRIOR_WEIGHT
         self.start, self.prior = 0, self.usual

@@ -18,6 +18,7 @@ from warpwatch.server.verdicts.steps import (
     Step,
     TurnDirection,
 )
+from warpwatch.server.verdicts.thresholds import kind_of_time
 
 CONFIRMING = (Purpose.CONFIRM, Purpose.RETRY)
 _NEWEST = datetime.max.replace(tzinfo=UTC)
@@ -100,6 +101,10 @@ class RegressionContext:
         """Its series with this verdict."""
         return [member for member in self.members if member.verdict == verdict]
 
+    def time_kind(self, member: MemberRow) -> str:
+        """Kind of the time of a series, see thresholds.kind_of_time."""
+        return kind_of_time(self.regression.device_kind, member.metric)
+
     def trial(self, trial_id: int) -> TrialState:
         return next(trial for trial in self.trials if trial.id == trial_id)
 
@@ -131,7 +136,7 @@ def after(context: RegressionContext, step: Step) -> RegressionContext:
         case TurnDirection():
             facts = replace(facts, regression=replace(regression, direction=step.direction))
         case RecordAnswer():
-            members = [_decided(member, step) for member in facts.members]
+            members = [_decided(member, step) for member in (*facts.members, *step.joined)]
             trials = [_answered(trial, step) if trial.id == step.trial_id else trial for trial in facts.trials]
             facts = replace(facts, members=members, trials=trials)
             context = replace(context, ended_trial=None)

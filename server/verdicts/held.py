@@ -12,7 +12,7 @@ from warpwatch.contract.rounds import ROUNDS, StopRule, early_ratio, interval_of
 from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.noise import NORMAL_MAD
 from warpwatch.server.verdicts.paired import decide
-from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.thresholds import confirmed_change, thresholds_of
 
 PairOutcome = Literal["slower", "faster", "same", "not_slower", "unsure"]
 """same excludes a relevant change either way, not_slower one for the worse alone."""
@@ -47,22 +47,22 @@ class PairVerdict:
 def classify_pairs(
     base_ns: Sequence[float],
     head_ns: Sequence[float],
-    device_kind: str,
+    time_kind: str,
     among: int = 1,
     reason: str | None = None,
     planned: int = ROUNDS,
 ) -> PairVerdict:
-    """The verdict on paired rounds; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu. reason: what the
-    controls say against the rounds; then they show nothing, or exclude nothing. planned: rounds that were taken where
-    fewer did not decide.
+    """The verdict on paired rounds; base_ns[i] was taken beside head_ns[i]. time_kind: see thresholds.kind_of_time.
+    reason: what the controls say against the rounds; then they show nothing, or exclude nothing. planned: rounds that
+    were taken where fewer did not decide.
 
     among: how many pairs are classified together. The confidence required for a change grows with their number, so
     that all of them together hold a false change no more often than a single pair would: the more pairs, the farther
     outside 1 the interval has to lie.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
-    thresholds = thresholds_of(device_kind)
-    usual, least = interval_of_rounds(ratios, thresholds.confidence), thresholds.confirm_ratio
+    thresholds = thresholds_of(time_kind)
+    usual, least = interval_of_rounds(ratios, thresholds.confidence), confirmed_change(time_kind, base_ns)
     if usual is None:
         return PairVerdict("unsure")
     strict = _strict_interval(ratios, (1 - thresholds.confidence) / max(among, 1))
@@ -85,13 +85,13 @@ def classify_pairs(
     if reason == Reason.CONTROL_MOVED or (reason == Reason.CONTROL_MISSED and outcome in ("same", "not_slower")):
         outcome = "unsure"
     verdict = PairVerdict(outcome, median(ratios), *usual)
-    return verdict if reason else _with_power(verdict, base_ns, head_ns, device_kind, among, planned)
+    return verdict if reason else _with_power(verdict, base_ns, head_ns, time_kind, among, planned)
 
 
 def classify(
     base_ns: Sequence[float],
     head_ns: Sequence[float],
-    device_kind: str,
+    time_kind: str,
     among: int,
     reason: str | None = None,
     *,
@@ -101,37 +101,38 @@ def classify(
     """The verdict on the rounds of a trial, or on those of one of `among` pairs of a comparison that was asked for.
     planned: see classify_pairs."""
     if is_trial:
-        return classify_trial(base_ns, head_ns, device_kind, reason)
-    return classify_pairs(base_ns, head_ns, device_kind, among, reason, planned)
+        return classify_trial(base_ns, head_ns, time_kind, reason)
+    return classify_pairs(base_ns, head_ns, time_kind, among, reason, planned)
 
 
 def classify_comparison(
     base_ns: Sequence[float],
     head_ns: Sequence[float],
-    device_kind: str,
+    time_kind: str,
     among: int,
     stop: StopRule | None,
     reason: str | None = None,
 ) -> PairVerdict:
     """The verdict on one of `among` pairs of a comparison that was made elsewhere: its stop rule shows whether it
     tested a suspicion, and whether its time was limited. Then only what meets the rule is decided."""
-    is_trial = stop is not None and stop.earliest < thresholds_of(device_kind).earliest_unsuspected
+    is_trial = stop is not None and stop.earliest < thresholds_of(time_kind).earliest_unsuspected
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
-    is_undecided = stop is not None and stop.seconds is not None and not stop.decides(ratios)
+    rule = stop.of_metric(time_kind, base_ns) if stop is not None else None
+    is_undecided = rule is not None and rule.seconds is not None and not rule.decides(ratios)
     # Neither a number of rounds that somebody asked for nor a limit of time leaves room for more of them.
     planned = len(ratios) if stop is None or is_undecided else ROUNDS
-    verdict = classify(base_ns, head_ns, device_kind, among, reason, is_trial=is_trial, planned=planned)
+    verdict = classify(base_ns, head_ns, time_kind, among, reason, is_trial=is_trial, planned=planned)
     return replace(verdict, outcome="unsure") if is_undecided else verdict
 
 
 def classify_trial(
-    base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str, reason: str | None = None
+    base_ns: Sequence[float], head_ns: Sequence[float], time_kind: str, reason: str | None = None
 ) -> PairVerdict:
     """The verdict on paired rounds that test a suspicion, by the rule of its trial: fewer rounds decide than where
     nothing was suspected."""
-    expected = thresholds_of(device_kind).expected_ratio
-    slower = decide(base_ns, head_ns, "slower", expected, device_kind, reason)
-    faster = decide(base_ns, head_ns, "faster", 1 / expected, device_kind, reason)
+    expected = thresholds_of(time_kind).expected_ratio
+    slower = decide(base_ns, head_ns, "slower", expected, time_kind, reason)
+    faster = decide(base_ns, head_ns, "faster", 1 / expected, time_kind, reason)
     outcome: PairOutcome = "unsure"
     if slower.decision == "confirmed":
         outcome = "slower"
@@ -140,14 +141,14 @@ def classify_trial(
     elif slower.decision == faster.decision == "dismissed":
         outcome = "same"
     verdict = PairVerdict(outcome, slower.ratio, slower.low, slower.high)
-    return verdict if reason else _with_power(verdict, base_ns, head_ns, device_kind, 1, ROUNDS)
+    return verdict if reason else _with_power(verdict, base_ns, head_ns, time_kind, 1, ROUNDS)
 
 
 def _with_power(
     verdict: PairVerdict,
     base_ns: Sequence[float],
     head_ns: Sequence[float],
-    device_kind: str,
+    time_kind: str,
     among: int,
     planned: int,
 ) -> PairVerdict:
@@ -158,14 +159,14 @@ def _with_power(
     `earliest_unsuspected` decide nothing but a plain change.
     """
     logs = [log(head / base) for base, head in zip(base_ns, head_ns, strict=True)]
-    thresholds, count = thresholds_of(device_kind), max(len(logs), planned)
+    thresholds, count = thresholds_of(time_kind), max(len(logs), planned)
     if verdict.low is None or verdict.high is None or count < thresholds.earliest_unsuspected:
         return verdict
     # Of few disturbed rounds, the median deviation sees less than the interval does.
     shown = log(verdict.high / verdict.low) / (2 * _student(1 - thresholds.confidence, len(logs) - 1))
     error = max(_standard_error(logs), shown) * sqrt(len(logs) / count)
     outside = (1 - thresholds.confidence) / (max(among, 1) if count >= ROUNDS else 1)
-    limit = log(early_ratio(thresholds.confirm_ratio, count)) + _student(outside, count - 1) * error
+    limit = log(early_ratio(confirmed_change(time_kind, base_ns), count)) + _student(outside, count - 1) * error
     least = max(limit, log1p(thresholds.least_ns / median(base_ns)))
     sure = least + _student(2 * (1 - SURE), len(logs) - 1) * _OF_NEXT * error
     chance = _student_tail(limit / error, len(logs) - 1) if error else 0.0

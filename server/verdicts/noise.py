@@ -87,10 +87,10 @@ def merge_repeats(readings: Sequence[Reading]) -> Reading:
     )
 
 
-def learn(readings: Sequence[Reading], device_kind: str) -> Noise:
+def learn(readings: Sequence[Reading], time_kind: str) -> Noise:
     """The noise of a series in one environment, from repeats of commits and from neighbours in history.
 
-    device_kind: cuda | cpu.
+    time_kind: see thresholds.kind_of_time.
 
     Neighbours differ by noise save at the few changes, which a median ignores; repeats of one commit differ by noise
     alone. Their order does not matter.
@@ -106,7 +106,7 @@ def learn(readings: Sequence[Reading], device_kind: str) -> Noise:
     within = median(width(reading) for reading in readings) / NORMAL_INTERVAL if readings else 0.0
     seen = NORMAL_MAD * median(differences) if differences else 0.0
     return Noise(
-        shrink(seen, len(differences), thresholds_of(device_kind).prior_between), within, max(0, len(readings) - 1)
+        shrink(seen, len(differences), thresholds_of(time_kind).prior_between), within, max(0, len(readings) - 1)
     )
 
 
@@ -135,19 +135,22 @@ def width(reading: Reading) -> float:
     return log(reading.high_ns / reading.low_ns)
 
 
-def detectable(noise: Noise, device_kind: str = "cuda", level_ns: float | None = None, beyond: float = BEYOND) -> float:
+def detectable(noise: Noise, time_kind: str = "cuda", level_ns: float | None = None, beyond: float = BEYOND) -> float:
     """The least change (0.021 is 2.1 %) that a single new reading lets suspect, three times in four.
 
-    device_kind: cuda | cpu.
+    time_kind: see thresholds.kind_of_time.
 
     level_ns: where the series is now, if the absolute floor is to count, too. beyond: SURELY for a change that is
     suspected 95 times in 100.
     """
-    rule = thresholds_of(device_kind).suspicion
+    rule = thresholds_of(time_kind).suspicion
     relative = expm1(rule.threshold(noise.spread) + beyond * noise.spread)
     return max(relative, rule.least_ns / level_ns) if level_ns else relative
 
 
-def is_blind(noise: Noise, device_kind: str) -> bool:
-    """Whether a change that is worth knowing may hide in the times of a series. device_kind: cuda | cpu."""
-    return detectable(noise, device_kind) > thresholds_of(device_kind).worth_comparing
+def is_blind(noise: Noise, time_kind: str) -> bool:
+    """Whether a change that is worth knowing may hide in the times of a series.
+
+    time_kind: see thresholds.kind_of_time.
+    """
+    return detectable(noise, time_kind) > thresholds_of(time_kind).worth_comparing

@@ -9,7 +9,7 @@ from typing import Literal
 
 from warpwatch.contract.rounds import FEWEST_TO_EXCLUDE, early_ratio, interval_of_rounds
 from warpwatch.contract.words import Reason
-from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.thresholds import confirmed_change, thresholds_of
 
 TimeDirection = Literal["slower", "faster"]
 Decision = Literal["confirmed", "dismissed", "unsure"]
@@ -30,12 +30,12 @@ def decide(
     head_ns: Sequence[float],
     direction: TimeDirection,
     suspected_ratio: float,
-    device_kind: str,
+    time_kind: str,
     reason: str | None = None,
 ) -> Decided:
     """Decides on a suspected change by paired rounds. base_ns[i] was measured beside head_ns[i].
 
-    device_kind: cuda | cpu. reason: the objection of the controls to the rounds.
+    time_kind: see thresholds.kind_of_time. reason: the objection of the controls to the rounds.
 
     confirmed: the whole interval of the ratio lies beyond the confirm ratio in the suspected direction, and the farther
     beyond that ratio the fewer the rounds. dismissed: the whole interval stays below that limit, or the interval holds
@@ -43,15 +43,16 @@ def decide(
     from itself, and in place of dismissed if the rounds did not show a wait that was added to the base.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
-    thresholds = thresholds_of(device_kind)
-    interval = interval_of_rounds(ratios, thresholds.confidence)
+    interval = interval_of_rounds(ratios, thresholds_of(time_kind).confidence)
     if interval is None:
         return Decided("unsure")
     ratio, (low, high) = median(ratios), interval
     nearest, farthest, suspected = (
         (low, high, suspected_ratio) if direction == "slower" else (1 / high, 1 / low, 1 / suspected_ratio)
     )
-    least = early_ratio(thresholds.confirm_ratio, len(ratios))
+    confirmed = confirmed_change(time_kind, base_ns)
+    # A change that no rounds confirm is not expected either.
+    suspected, least = max(suspected, confirmed), early_ratio(confirmed, len(ratios))
     if nearest > least:
         decision: Decision = "confirmed"
     elif farthest < least or (len(ratios) >= FEWEST_TO_EXCLUDE and nearest <= 1 and farthest < suspected):

@@ -75,7 +75,7 @@ def ask(
         usual = thresholds_of(context.regression.device_kind).rounds
         rounds = rounds or usual
         worst_first = sorted(members, key=lambda member: severity(member.ratio or member.suspected_ratio), reverse=True)
-        pairs = [(member.variant, member.case) for member in worst_first]
+        pairs = list(dict.fromkeys((member.variant, member.case) for member in worst_first))
         # A retry takes all of its rounds: the usual number of them was not enough to decide.
         stop = stop_rule(context.regression.device_kind, is_suspected=True) if rounds <= usual else None
         kind, spec = JobKind.COMPARE, JobSpec(pairs=pairs, rounds=rounds, stop=stop)
@@ -134,7 +134,9 @@ def ask_half(context: RegressionContext, ends: tuple[str, str], merge_sha: str |
     with more at the second try."""
     confirmed, thresholds = context.having(Verdict.CONFIRMED), thresholds_of(context.regression.device_kind)
     # Where every series changed by much, few rounds show the side.
-    is_plain = bool(confirmed) and all(severity(member.ratio) >= thresholds.plain_ratio for member in confirmed)
+    is_plain = bool(confirmed) and all(
+        severity(member.ratio) >= thresholds_of(context.time_kind(member)).plain_ratio for member in confirmed
+    )
     rounds = thresholds.few_rounds if is_plain else thresholds.rounds
     if context.trials_of(*ends):
         rounds = thresholds.more_rounds

@@ -13,6 +13,7 @@ from warpwatch.contract.words import (
     NO_FAILURE,
     ChangeDirection,
     ChangePhase,
+    Signal,
     StatementDirection,
     StatementKind,
     StatementSource,
@@ -23,6 +24,7 @@ from warpwatch.db.reads.standing import VerdictMark
 from warpwatch.db.reads.statements import PointReading, SeriesChangeFact, SeriesFacts
 from warpwatch.db.regressions import RegressionRow, RegressionSeriesRow
 from warpwatch.server.verdicts.noise import Noise, Reading, detectable, learn
+from warpwatch.server.verdicts.thresholds import kind_of_time
 from warpwatch.server.verdicts.trials import severity
 
 Place = tuple[int, int, int | None]
@@ -42,7 +44,8 @@ class Statement:
     it began or ended, which may lie between the commit and the one before. value_ns: the time at the commit. status: of
     a check or bench that did not end well. can_confirm: whether a trial can still decide what is suspected. is_ended:
     whether a change is over. between: standard deviation of log time between runs of the series. detectable: the
-    smallest change that the series can show, as a share of the time.
+    smallest change that the series can show, as a share of the time. signal: which of the two times of a call it is
+    about; None where there is one alone.
     """
 
     kind: StatementKind
@@ -60,6 +63,7 @@ class Statement:
     is_ended: bool = False
     between: float | None = None
     detectable: float | None = None
+    signal: Signal | None = None
 
 
 NO_DATA = Statement(StatementKind.NO_DATA)
@@ -75,7 +79,8 @@ def state_series(facts: SeriesFacts, learned: dict[Place, Noise] | None = None) 
     at, before = facts.reading, facts.before
     ratio = at.median_ns / before.median_ns if at and before else None
     noise = _noise(facts, {} if learned is None else learned)
-    least = detectable(noise, facts.device_kind, before.median_ns if before else None) if noise else None
+    time_kind = kind_of_time(facts.device_kind, facts.metric)
+    least = detectable(noise, time_kind, before.median_ns if before else None) if noise else None
     plain = Statement(
         StatementKind.NO_DATA,
         ratio=ratio,
@@ -85,6 +90,7 @@ def state_series(facts: SeriesFacts, learned: dict[Place, Noise] | None = None) 
         status=facts.status,
         between=noise.between if noise else None,
         detectable=least,
+        signal=_signal(facts.signal),
     )
     # What broke and was repaired since the time before is repaired.
     ended = {item.regression_id for item in facts.changes if item.is_end}
@@ -140,6 +146,7 @@ def state_regression(row: RegressionRow) -> Statement:
         source=StatementSource.TRIAL,
         regression_id=row.id,
         commit_sha=row.head_sha,
+        signal=_signal(row.signal),
     )
     if row.verdict in (Verdict.DISMISSED, Verdict.UNSURE):
         return about
@@ -147,11 +154,17 @@ def state_regression(row: RegressionRow) -> Statement:
 
 
 def state_change(
-    regression_id: int, direction: str, phase: str, ratio: float | None, *, can_confirm: bool = False
+    regression_id: int,
+    direction: str,
+    phase: str,
+    ratio: float | None,
+    signal: str | None = None,
+    *,
+    can_confirm: bool = False,
 ) -> Statement:
     """The statement about a change in one series, where a page has no more than these."""
     verdict = Verdict.SUSPECTED if phase in (ChangePhase.SUSPECTED, ChangePhase.UNPAIRED) else Verdict.CONFIRMED
-    about = Statement(StatementKind.NOT_TOLD_APART, ratio=ratio, regression_id=regression_id)
+    about = Statement(StatementKind.NOT_TOLD_APART, ratio=ratio, regression_id=regression_id, signal=_signal(signal))
     if phase in (ChangePhase.DISMISSED, ChangePhase.UNSURE):
         return replace(about, source=StatementSource.TRIAL)
     return _stated(about, verdict, direction, phase, can_confirm=can_confirm)
@@ -164,6 +177,7 @@ def state_cell(cell: OverviewCell) -> Statement:
         series_id=cell.series_id,
         commit_sha=cell.commit_sha,
         value_ns=cell.median_ns,
+        signal=Signal.KERNEL if cell.launch_series_id is not None else None,
     )
     statuses = (cell.check_status, cell.bench_status)
     failing = next((status for status in statuses if status is not None and status not in NO_FAILURE), None)
@@ -188,6 +202,23 @@ def state_cell(cell: OverviewCell) -> Statement:
     return about
 
 
+def state_launch(cell: OverviewCell) -> Statement:
+    """The statement about where the launch of a cell stands now: its open change, or what is suspected of it."""
+    verdict, direction = cell.launch_verdict, cell.launch_direction
+    about = Statement(
+        StatementKind.NO_DATA if cell.launch_series_id is None else StatementKind.NOT_TOLD_APART,
+        ratio=cell.launch_ratio,
+        regression_id=cell.launch_regression_id,
+        series_id=cell.launch_series_id,
+        commit_sha=cell.launch_sha,
+        signal=Signal.LAUNCH,
+    )
+    if verdict is None or direction is None:
+        return about
+    phase = ChangePhase.CONFIRMED if verdict == Verdict.CONFIRMED else ChangePhase.SUSPECTED
+    return _stated(about, verdict, direction, phase, can_confirm=bool(cell.launch_can_confirm))
+
+
 def state_member(row: RegressionSeriesRow) -> Statement:
     """The statement about one series of a change: what its trial decided, and what is left of it."""
     about = Statement(
@@ -198,6 +229,7 @@ def state_member(row: RegressionSeriesRow) -> Statement:
         source=StatementSource.TRIAL,
         series_id=row.series_id,
         status=row.head_status,
+        signal=_signal(row.signal),
     )
     if row.verdict in (Verdict.DISMISSED, Verdict.UNSURE):
         return about
@@ -210,7 +242,8 @@ def state_member(row: RegressionSeriesRow) -> Statement:
 
 def state_mark(mark: VerdictMark) -> Statement:
     """The statement about a change as a timeline draws it."""
-    statement = state_change(mark.regression_id, mark.direction, mark.phase, mark.ratio, can_confirm=mark.can_confirm)
+    change = mark.regression_id, mark.direction, mark.phase, mark.ratio, mark.signal
+    statement = state_change(*change, can_confirm=mark.can_confirm)
     return replace(statement, commit_sha=mark.head_sha)
 
 
@@ -228,6 +261,10 @@ def _of_change(plain: Statement, change: SeriesChangeFact) -> Statement:
         fixed = StatementDirection.FIXED
         return replace(about, kind=StatementKind.CONFIRMED, direction=fixed, source=StatementSource.CHECK, status=None)
     return _stated(about, _verdict(change), change.direction, change.phase, can_confirm=change.can_confirm)
+
+
+def _signal(name: str | None) -> Signal | None:
+    return None if name is None else Signal(name)
 
 
 def _verdict(change: SeriesChangeFact) -> str:
@@ -268,12 +305,13 @@ def _noise(facts: SeriesFacts, learned: dict[Place, Noise]) -> Noise | None:
     at = facts.reading
     if at is None:
         return None
+    time_kind = kind_of_time(facts.device_kind, facts.metric)
     if len(facts.readings) < MANY_READINGS:
         others = [_noted(row) for row in facts.readings if row.commit_id != at.commit_id]
-        return learn(others, facts.device_kind)
+        return learn(others, time_kind)
     place = (facts.series_id, *at.place)
     if place not in learned:
-        learned[place] = learn([_noted(row) for row in facts.readings], facts.device_kind)
+        learned[place] = learn([_noted(row) for row in facts.readings], time_kind)
     return learned[place]
 
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, Cause, ChangeDirection, MergeCause, Purpose, Verdict
-from warpwatch.db.reads.judging import TrialState
+from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.db.regressions import SeriesDecision, SuspectedSeries
 
 
@@ -129,7 +129,8 @@ class TurnDirection:
 class RecordAnswer:
     """Writes the answer of a trial whose job has ended.
 
-    decisions: verdicts of single series. opposite: (series id, ratio) of series that changed the other way.
+    decisions: verdicts of single series. opposite: (series id, ratio) of series that changed the other way. joined:
+    series that nothing had suspected and that changed, too; decisions has their verdicts.
     """
 
     trial_id: int
@@ -138,6 +139,7 @@ class RecordAnswer:
     worst: SeriesDecision | None
     decisions: tuple[SeriesDecision, ...] = ()
     opposite: tuple[tuple[int, float], ...] = ()
+    joined: tuple[MemberRow, ...] = ()
     stage: RegressionStage = RegressionStage.ANSWERED
 
 

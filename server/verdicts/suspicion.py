@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from math import exp, expm1, log
 from statistics import median
 
-from warpwatch.contract.words import Cause, ChangeDirection, Status
+from warpwatch.contract.words import Cause, ChangeDirection, Signal, Status
 from warpwatch.db.reads.observed import BAD, CheckRow, ObservedReading
 from warpwatch.db.regressions import SuspectedSeries
 from warpwatch.server.verdicts.cards import CardOffset
@@ -19,14 +19,14 @@ from warpwatch.server.verdicts.creep import CreepRule, ReleaseLevel, find_creep,
 from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
 from warpwatch.server.verdicts.steps import NewSuspicion
-from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
 from warpwatch.server.verdicts.trials import severity
 
 NEAR = 3
 """Readings from a new point within which it may have brought changes to light."""
 NO_OFFSETS: Mapping[int, CardOffset] = {}
 MAX_PAIRS = 6
-"""Series of one suspicion; the most changed ones come first."""
+"""Variants on cases of one suspicion; the most changed ones come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,11 @@ class CommitLevel:
 
 @dataclass(frozen=True, slots=True)
 class SuspiciousSeries:
-    """A series between two commits that may have changed: head over base, and what made it suspicious."""
+    """A series between two commits that may have changed: its variant and case, head over base, and what made it
+    suspicious."""
 
     series: SuspectedSeries
+    cell: tuple[str, str]
     base_sha: str
     head_sha: str
     ratio: float
@@ -85,6 +87,7 @@ class Candidate:
 
     series_id: int
     variant: str
+    case: str
     pair: CommitPair
     cause: Cause
     ratio: float
@@ -98,14 +101,14 @@ class SeriesWindow:
     """One series around a new point, on one line of history. The oldest commit comes first.
 
     rows: readings of the new point's environment, by its card or one that agrees with it. elsewhere: earlier ones of
-    other environments and cards, whose times do not compare. is_final: whether history has the last word, because no
-    comparison can follow; then only shifts count that history alone may call a change. releases: what the series read
-    at releases. drift: see CreepRule.
+    other environments and cards, whose times do not compare. time_kind: see thresholds.kind_of_time. is_final: whether
+    history has the last word, because no comparison can follow; then only shifts count that history alone may call a
+    change. releases: what the series read at releases. drift: see CreepRule.
     """
 
     rows: list[ObservedReading]
     elsewhere: list[ObservedReading]
-    device_kind: str
+    time_kind: str
     commit_id: int
     is_final: bool = False
     releases: list[ReleaseLevel] = field(default_factory=list)
@@ -118,9 +121,9 @@ class SeriesWindow:
             (key, list(rows)) for key, rows in groupby(self.rows, key=lambda row: (row.commit_id, row.sha, row.ordinal))
         )
         self.levels = [CommitLevel(*key, median(row.median_ns for row in rows)) for key, rows in groups]
-        thresholds = thresholds_of(self.device_kind)
+        thresholds = thresholds_of(self.time_kind)
         rule = thresholds.alarm if self.is_final else thresholds.suspicion
-        self.changes = find_changes([_reading(row) for row in self.rows], self.device_kind, rule)
+        self.changes = find_changes([_reading(row) for row in self.rows], self.time_kind, rule)
 
     @property
     def first(self) -> ObservedReading:
@@ -133,7 +136,7 @@ class SeriesWindow:
         Where a series has too few commits before it for a level to change from, jumps between neighbours count
         instead.
         """
-        thresholds = thresholds_of(self.device_kind)
+        thresholds = thresholds_of(self.time_kind)
         here = [number for number, row in enumerate(self.rows) if row.commit_id == self.commit_id]
         ranges = {
             (self.rows[change.base].commit_id, self.rows[change.head].commit_id): (change.ratio, change.score)
@@ -157,7 +160,7 @@ class SeriesWindow:
         """
         if self.is_final or self.levels[-1].commit_id != self.commit_id:
             return None
-        ordinals, rule = [level.ordinal for level in self.levels], thresholds_of(self.device_kind).alarm
+        ordinals, rule = [level.ordinal for level in self.levels], thresholds_of(self.time_kind).alarm
         long = [last for first, last in asked if sum(first <= ordinal <= last for ordinal in ordinals) > LEVEL]
         plain = [self.rows[change.head].ordinal for change in self.changes if change.score >= 1]
         since = max([*long, *plain], default=0)
@@ -184,7 +187,7 @@ class SeriesWindow:
         heads = [self.rows[change.head].ordinal for change in self.changes]
         since = max((head for head in heads if head < self.levels[here].ordinal), default=0)
         before = [level.median_ns for level in self.levels[:here] if level.ordinal >= since][-LEVEL:]
-        if len(before) < thresholds_of(self.device_kind).level_readings:
+        if len(before) < thresholds_of(self.time_kind).level_readings:
             return None
         return log(self.levels[here].median_ns / median(before))
 
@@ -229,7 +232,7 @@ class SeriesWindow:
 
     def is_blind(self) -> bool:
         """Whether the times of this series may hide a change, by what is known without the new commit."""
-        return is_blind(self._noise(), self.device_kind)
+        return is_blind(self._noise(), self.time_kind)
 
     def candidate(
         self, base: CommitLevel | ObservedReading, head: CommitLevel, ratio: float, cause: Cause
@@ -238,10 +241,11 @@ class SeriesWindow:
         pair = CommitPair(base.commit_id, base.sha, head.commit_id, head.sha, self.first.environment_id)
         is_elsewhere = isinstance(base, ObservedReading)
         first = self.first
-        return Candidate(first.series_id, first.variant, pair, cause, ratio, base.ordinal, head.ordinal, is_elsewhere)
+        ordinals = base.ordinal, head.ordinal
+        return Candidate(first.series_id, first.variant, first.case, pair, cause, ratio, *ordinals, is_elsewhere)
 
     def _noise(self) -> Noise:
-        return learn([_reading(row) for row in self.rows if row.commit_id != self.commit_id], self.device_kind)
+        return learn([_reading(row) for row in self.rows if row.commit_id != self.commit_id], self.time_kind)
 
 
 def windows_of(
@@ -258,21 +262,27 @@ def windows_of(
 
     line: ids of the commits on its line of history. common: by commit and card, log time by which all unchanged series
     lay off their levels, which is taken off. offsets: of the card over others. Those of cards that agree with it are
-    taken off as well; the readings of all others do not compare.
+    taken off as well; the readings of all others do not compare. Both are about times of the device: nothing is taken
+    off those of its host.
     """
     agreed = {other: log(offset.ratio) for other, offset in offsets.items() if offset.is_agreed}
     windows = []
     for _, group in groupby((row for row in rows if row.sha in line), key=lambda row: row.series_id):
         here: list[ObservedReading] = []
         elsewhere: list[ObservedReading] = []
-        for row in group:
+        readings = list(group)
+        time_kind = kind_of_time(device_kind, readings[0].metric)
+        is_host = time_kind == Signal.LAUNCH
+        for row in readings:
             offset = 0.0 if None in (row.card_id, card_id) or row.card_id == card_id else agreed.get(row.card_id or 0)
             if row.environment_id != environment_id or offset is None:
                 elsewhere.append(row)
+            elif is_host:
+                here.append(row)
             else:
                 here.append(_without(row, common.get((row.commit_id, row.card_id), 0.0) - offset))
         before = [row for row in elsewhere if row.ordinal < here[0].ordinal]
-        windows.append(SeriesWindow(here, before, device_kind, commit_id))
+        windows.append(SeriesWindow(here, before, time_kind, commit_id))
     return windows
 
 
@@ -298,7 +308,8 @@ def find_suspicions(
             ordinals = item.base_ordinal, item.head_ordinal
             change = known.located_inside(item.series_id, direction_of(item.ratio), *ordinals)
             ends = (change.base_sha, change.head_sha) if change is not None else ends
-        series.append(SuspiciousSeries(SuspectedSeries(item.series_id, item.ratio), *ends, item.ratio, item.cause))
+        suspected = SuspectedSeries(item.series_id, item.ratio)
+        series.append(SuspiciousSeries(suspected, (item.variant, item.case), *ends, item.ratio, item.cause))
     return [
         NewSuspicion(base, head, direction, items[0].ratio, tuple(item.series for item in items), items[0].cause)
         for (base, head, direction), items in _by_range(series).items()
@@ -357,9 +368,15 @@ def _by_range(series: list[SuspiciousSeries]) -> dict[tuple[str, str, ChangeDire
         key = same_commits[0] if same_commits else (item.base_sha, item.head_sha, direction_of(item.ratio))
         ranges[key].append(item)
     return {
-        key: sorted(items, key=lambda item: (item.cause == Cause.CODE, -severity(item.ratio)))[:MAX_PAIRS]
+        key: _of_first_cells(sorted(items, key=lambda item: (item.cause == Cause.CODE, -severity(item.ratio))))
         for key, items in ranges.items()
     }
+
+
+def _of_first_cells(items: Sequence[SuspiciousSeries]) -> list[SuspiciousSeries]:
+    """The series of the first MAX_PAIRS cells: a trial measures both times of a cell at once."""
+    cells = list(dict.fromkeys(item.cell for item in items))[:MAX_PAIRS]
+    return [item for item in items if item.cell in cells]
 
 
 def direction_of(ratio: float) -> ChangeDirection:

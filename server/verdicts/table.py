@@ -92,12 +92,14 @@ def _record_answer(context: RegressionContext, trial: TrialState) -> TurnDirecti
     sibling = context.sibling(regression.base_sha, regression.head_sha, direction)
     result = evaluate_trial(context, trial)
     is_confirmed = any(item.verdict == Verdict.CONFIRMED for item in result.decisions)
-    if result.opposite and not is_confirmed and sibling is None:
+    own = {member.series_id for member in context.members}
+    if own.intersection(dict(result.opposite)) and not is_confirmed and sibling is None:
         # Where only code had changed nobody could say which way the time would go.
         return TurnDirection(direction, f"{regression.direction} was expected, and the opposite was measured")
     if trial.purpose not in CONFIRMING or trial.base_sha == trial.head_sha:
         return RecordAnswer(trial.id, result.answer, result.message, result.worst)
-    return RecordAnswer(trial.id, result.answer, result.message, result.worst, result.decisions, result.opposite)
+    verdicts = result.decisions, result.opposite, result.joined
+    return RecordAnswer(trial.id, result.answer, result.message, result.worst, *verdicts)
 
 
 def _open_opposite(context: RegressionContext, recorded: RecordAnswer) -> OpenOpposite:
@@ -175,7 +177,9 @@ def _find_residual(context: RegressionContext, whole: TrialState, proven: Culpri
     explained = {item.series_id: item for item in evaluate_trial(context, proven.proof).decisions}
     members = {member.series_id: member for member in context.members}
     residuals = [
-        _residual_of(members[item.series_id], item, explained.get(item.series_id), context.regression.device_kind)
+        _residual_of(
+            members[item.series_id], item, explained.get(item.series_id), context.time_kind(members[item.series_id])
+        )
         for item in evaluate_trial(context, whole).decisions
         if item.verdict == Verdict.CONFIRMED
     ]
@@ -188,7 +192,7 @@ def _find_residual(context: RegressionContext, whole: TrialState, proven: Culpri
 
 
 def _residual_of(
-    member: MemberRow, whole: SeriesDecision, explained: SeriesDecision | None, device_kind: str
+    member: MemberRow, whole: SeriesDecision, explained: SeriesDecision | None, time_kind: str
 ) -> SuspectedSeries | None:
     """The series, when surely more happened to it in the whole range than at the guilty commit."""
     is_shown = explained is not None and explained.verdict == Verdict.CONFIRMED
@@ -198,7 +202,7 @@ def _residual_of(
         return SuspectedSeries(member.series_id, None, member.base_status, member.head_status)
     at_least = min(severity(whole.low), severity(whole.high))
     at_most = max(severity(explained.low), severity(explained.high)) if is_shown and explained else 1.0
-    if at_least / at_most <= thresholds_of(device_kind).confirm_ratio:
+    if at_least / at_most <= thresholds_of(time_kind).confirm_ratio:
         return None
     explained_ratio = explained.ratio if is_shown and explained and explained.ratio else 1.0
     return SuspectedSeries(member.series_id, whole.ratio / explained_ratio)

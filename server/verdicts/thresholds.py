@@ -1,4 +1,4 @@
-"""The thresholds of all verdicts, one table per kind of device.
+"""The thresholds of all verdicts, one table per kind of time.
 
 Every threshold stands here and nowhere else. Durations are nanoseconds. A ratio is the time at the newer commit (head)
 over the time at the older one (base). A share is a part of the time: 0.01 is 1 %.
@@ -6,12 +6,15 @@ over the time at the older one (base). A share is a part of the time: 0.01 is 1 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from warpwatch.contract.rounds import CONFIRMED, ROUNDS, StopRule
+from warpwatch.contract.rounds import CONFIRMED, CONFIRMED_LAUNCH, CONFIRMED_LAUNCH_NS, ROUNDS, StopRule, launch_ratio
+from warpwatch.contract.words import Signal
 
-DeviceKind = Literal["cuda", "cpu"]
+TimeKind = Literal["cuda", "cpu", "launch"]
+"""Kind of a time: that of a GPU, that of a CPU, or that of the host of a GPU until the GPU has the work of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class ThresholdRow:
     name: str
     unit: str
     meaning: str
-    values: dict[DeviceKind, float]
+    values: dict[TimeKind, float]
 
 
 def _documented(unit: str, meaning: str) -> dict[str, str]:
@@ -57,7 +60,7 @@ class ShiftRule:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The thresholds for one kind of device; `list_thresholds` gives every field with its unit and meaning."""
+    """The thresholds for one kind of time; `list_thresholds` gives every field with its unit and meaning."""
 
     suspicion: ShiftRule = field(
         metadata=_documented(
@@ -111,7 +114,9 @@ class Thresholds:
         )
     )
     least_ns: float = field(
-        metadata=_documented("ns", "Least absolute change of a comparison that somebody asked for.")
+        metadata=_documented(
+            "ns", "Least absolute change of a comparison that somebody asked for; of a launch, of every comparison."
+        )
     )
     confidence: float = field(metadata=_documented("probability", "Confidence of the interval of a median ratio."))
     rounds: int = field(
@@ -136,7 +141,7 @@ class Thresholds:
     few_rounds: int = field(metadata=_documented("rounds", "Rounds of a step of a bisection of a plain change."))
 
 
-THRESHOLDS: dict[DeviceKind, Thresholds] = {
+THRESHOLDS: dict[TimeKind, Thresholds] = {
     "cuda": Thresholds(
         suspicion=ShiftRule(least=0.010, deviations=1.75, tail=8.0, least_ns=50.0, least_before=3),
         alarm=ShiftRule(least=0.018, deviations=2.0, tail=18.0, least_ns=50.0, least_before=4),
@@ -175,15 +180,39 @@ THRESHOLDS: dict[DeviceKind, Thresholds] = {
         more_rounds=36,
         few_rounds=6,
     ),
+    "launch": Thresholds(
+        suspicion=ShiftRule(least=0.05, deviations=1.75, tail=8.0, least_ns=CONFIRMED_LAUNCH_NS, least_before=3),
+        alarm=ShiftRule(least=0.08, deviations=3.0, tail=18.0, least_ns=CONFIRMED_LAUNCH_NS, least_before=4),
+        level_readings=3,
+        prior_between=0.03,
+        worth_comparing=0.10,
+        confirm_ratio=CONFIRMED_LAUNCH,
+        expected_ratio=1.06,
+        undone_ratio=1.055,
+        plain_ratio=1.20,
+        same_ratio=1.10,
+        least_ns=CONFIRMED_LAUNCH_NS,
+        confidence=0.95,
+        rounds=ROUNDS,
+        earliest=3,
+        earliest_unsuspected=6,
+        more_rounds=36,
+        few_rounds=6,
+    ),
 }
 
 
-def thresholds_of(device_kind: str) -> Thresholds:
-    """The thresholds for a kind of device as the database names it; ValueError for an unknown kind."""
+def kind_of_time(device_kind: str, metric: str | None) -> str:
+    """Kind of the time that a metric of a device is."""
+    return Signal.LAUNCH if metric == Signal.LAUNCH else device_kind
+
+
+def thresholds_of(time_kind: str) -> Thresholds:
+    """The thresholds for a kind of time, see kind_of_time; ValueError for an unknown kind."""
     for kind, thresholds in THRESHOLDS.items():
-        if kind == device_kind:
+        if kind == time_kind:
             return thresholds
-    raise ValueError(f"device kind {device_kind!r} has no thresholds; use one of {', '.join(THRESHOLDS)}")
+    raise ValueError(f"time kind {time_kind!r} has no thresholds; use one of {', '.join(THRESHOLDS)}")
 
 
 def stop_rule(device_kind: str, is_suspected: bool) -> StopRule:
@@ -194,8 +223,14 @@ def stop_rule(device_kind: str, is_suspected: bool) -> StopRule:
     return StopRule(thresholds.earliest_unsuspected, thresholds.confirm_ratio)
 
 
+def confirmed_change(time_kind: str, base_ns: Sequence[float]) -> float:
+    """The smallest change, as a ratio, that a comparison confirms; base_ns: its rounds of the base. That of a launch is
+    its least absolute change, too."""
+    return launch_ratio(base_ns) if time_kind == Signal.LAUNCH else thresholds_of(time_kind).confirm_ratio
+
+
 def list_thresholds() -> list[ThresholdRow]:
-    """Every threshold with its unit, its meaning and its value per kind of device, in the order of the table."""
+    """Every threshold with its unit, its meaning and its value per kind of time, in the order of the table."""
     rows: list[ThresholdRow] = []
     for threshold in fields(Thresholds):
         values = {kind: getattr(thresholds, threshold.name) for kind, thresholds in THRESHOLDS.items()}

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from warpwatch.contract.words import Answer, ChangeDirection, JobKind, JobState, Purpose, Reason, Status, Verdict
+from warpwatch.contract.words import (
+    Answer,
+    ChangeDirection,
+    JobKind,
+    JobState,
+    Purpose,
+    Reason,
+    Signal,
+    Status,
+    Verdict,
+)
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.db.reads.observed import BAD, RoundsRow
 from warpwatch.db.regressions import SeriesDecision
 from warpwatch.server.verdicts import paired
 from warpwatch.server.verdicts.context import CONFIRMING, RegressionContext
+from warpwatch.server.verdicts.held import classify_pairs, classify_trial
 from warpwatch.server.verdicts.paired import TimeDirection
-from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
 
 _ANSWERS = {
     Verdict.CONFIRMED: Answer.CHANGED,
@@ -26,13 +37,15 @@ _ANSWERS = {
 class TrialResult:
     """The answer of a trial, and its verdict on each series.
 
-    opposite: (series id, head over base) of the series that changed the other way.
+    opposite: (series id, head over base) of the series that changed the other way. joined: series of the same cells
+    that nothing had suspected and that changed, too: the other signal of a cell.
     """
 
     answer: Answer
     message: str
     decisions: tuple[SeriesDecision, ...] = ()
     opposite: tuple[tuple[int, float], ...] = ()
+    joined: tuple[MemberRow, ...] = ()
 
     @property
     def worst(self) -> SeriesDecision | None:
@@ -89,19 +102,25 @@ def _series_of(context: RegressionContext, trial: TrialState) -> list[MemberRow]
 
 def _evaluate_rounds(context: RegressionContext, trial: TrialState) -> TrialResult:
     rounds = context.facts.rounds.get(trial.job_id, {})
-    members, kind = _series_of(context, trial), context.regression.device_kind
+    members = _series_of(context, trial)
     is_slower = context.regression.direction == ChangeDirection.SLOWER
     direction: TimeDirection = "slower" if is_slower else "faster"
     other: TimeDirection = "faster" if is_slower else "slower"
-    decisions = tuple(_decide(member, rounds.get(member.series_id), direction, kind, trial) for member in members)
+    joined = tuple(_find_unsuspected(context, rounds, direction)) if trial.purpose in CONFIRMING else ()
+    judged = [(member, _rounds_of(rounds, member)) for member in (*members, *joined)]
+    decisions = tuple(_decide(context, member, row, direction, trial) for member, row in judged)
     troubles = [_describe_trouble(row) for row in rounds.values() if row.status != Status.OK]
-    message = _describe_rounds(rounds, decisions, troubles)
+    message = _describe_rounds(judged, decisions, troubles)
     if trial.purpose in CONFIRMING:
-        turned = [_decide(member, rounds.get(member.series_id), other, kind, trial) for member in members]
+        turned = [
+            _decide(context, member, _rounds_of(rounds, member), other, trial)
+            for member in (*members, *_find_unsuspected(context, rounds, other))
+        ]
         opposite = tuple(
             (item.series_id, item.ratio) for item in turned if item.verdict == Verdict.CONFIRMED and item.ratio
         )
-        return TrialResult(_ANSWERS[combine(item.verdict for item in decisions)], message, decisions, opposite)
+        answer = _ANSWERS[combine(item.verdict for item in decisions)]
+        return TrialResult(answer, message, decisions, opposite, joined)
     measured = [item for item in decisions if item.ratio is not None]
     if not measured and trial.purpose == Purpose.BISECT and not any(base_failed(row) for row in rounds.values()):
         return TrialResult(Answer.SKIPPED, troubles[0] if troubles else "it cannot be measured")
@@ -109,17 +128,50 @@ def _evaluate_rounds(context: RegressionContext, trial: TrialState) -> TrialResu
     return TrialResult(_ANSWERS[verdict], message, decisions)
 
 
+def _rounds_of(rounds: Mapping[int, RoundsRow], member: MemberRow) -> RoundsRow | None:
+    """The rounds of a series; those of another metric of the same signal where a trial measured the cell so: a variant
+    may be captured in a graph at some commits alone."""
+    if member.series_id in rounds:
+        return rounds[member.series_id]
+    key = member.variant, member.case, member.metric == Signal.LAUNCH
+    return next((row for row in rounds.values() if (row.variant, row.case, row.metric == Signal.LAUNCH) == key), None)
+
+
+def _find_unsuspected(
+    context: RegressionContext, rounds: Mapping[int, RoundsRow], direction: TimeDirection
+) -> Iterator[MemberRow]:
+    """The series of the measured cells that changed in this direction, though nothing had suspected them: a trial
+    measures both signals of a cell. Each must show it by the rule for what nobody suspected, and by that of trials."""
+    known = {(member.variant, member.case, member.metric == Signal.LAUNCH) for member in context.members}
+    others = {(variant, case, not is_launch) for variant, case, is_launch in known} - known
+    for row in rounds.values():
+        if row.status != Status.OK or (row.variant, row.case, row.metric == Signal.LAUNCH) not in others:
+            continue
+        time_kind = kind_of_time(context.regression.device_kind, row.metric)
+        verdict = classify_pairs(row.base_ns, row.head_ns, time_kind, len(rounds), row.reason)
+        confirmed = classify_trial(row.base_ns, row.head_ns, time_kind, row.reason)
+        if verdict.outcome == confirmed.outcome == direction:
+            cell = row.variant_id, row.case_id, row.variant, row.case
+            untried = Verdict.SUSPECTED
+            yield MemberRow(row.series_id, *cell, None, None, None, untried, None, None, None, row.metric)
+
+
 def _decide(
-    member: MemberRow, rounds: RoundsRow | None, direction: TimeDirection, device_kind: str, trial: TrialState
+    context: RegressionContext,
+    member: MemberRow,
+    rounds: RoundsRow | None,
+    direction: TimeDirection,
+    trial: TrialState,
 ) -> SeriesDecision:
     """The verdict of paired rounds on one series; unsure where it was not measured."""
     if rounds is None or rounds.status != Status.OK:
         return SeriesDecision(member.series_id, Verdict.UNSURE)
     suspected = member.suspected_ratio if trial.purpose in CONFIRMING else member.ratio
-    expected_ratio = thresholds_of(device_kind).expected_ratio
+    time_kind = context.time_kind(member)
+    expected_ratio = thresholds_of(time_kind).expected_ratio
     least = expected_ratio if direction == "slower" else 1 / expected_ratio
     expected = (max if direction == "slower" else min)(least, suspected or least)
-    decided = paired.decide(rounds.base_ns, rounds.head_ns, direction, expected, device_kind, rounds.reason)
+    decided = paired.decide(rounds.base_ns, rounds.head_ns, direction, expected, time_kind, rounds.reason)
     return SeriesDecision(member.series_id, Verdict(decided.decision), decided.ratio, decided.low, decided.high)
 
 
@@ -129,11 +181,15 @@ def _describe_trouble(row: RoundsRow) -> str:
     return ": ".join(filter(None, [row.status.replace("_", " "), first_line[:200]]))
 
 
-def _describe_rounds(rounds: dict[int, RoundsRow], decisions: Iterable[SeriesDecision], troubles: list[str]) -> str:
+def _describe_rounds(
+    judged: Iterable[tuple[MemberRow, RoundsRow | None]], decisions: Iterable[SeriesDecision], troubles: list[str]
+) -> str:
     most = worst(decisions)
     if most is None or most.ratio is None:
         return troubles[0] if troubles else "nothing was measured"
-    return f"{(most.ratio - 1) * 100:+.1f} %, {len(rounds[most.series_id].base_ns)} rounds"
+    member, row = next((member, row) for member, row in judged if member.series_id == most.series_id)
+    name = f"{Signal.LAUNCH} " if member.metric == Signal.LAUNCH else ""
+    return f"{name}{(most.ratio - 1) * 100:+.1f} %, {len(row.base_ns) if row else 0} rounds"
 
 
 def _evaluate_check(context: RegressionContext, trial: TrialState) -> TrialResult:

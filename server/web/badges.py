@@ -26,6 +26,7 @@ def words(counts: BadgeCounts) -> tuple[str, str]:
     """Text and colour of the badge; failures come first. Where something is suspected it is not called good."""
     failures = [(counts.wrong, "wrong"), (counts.failed, "failing"), (counts.slower, "slower")]
     texts = [f"{count} {name}" for count, name in failures if count]
+    texts[-1:] = [f"{text} ({counts.launch} launch)" if counts.launch else text for text in texts[-1:]]
     suspected = [f"{counts.suspected} suspected"] if counts.suspected else []
     if texts:
         return ", ".join(texts + suspected), BAD if counts.wrong or counts.slower else WARNING

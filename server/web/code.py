@@ -161,9 +161,11 @@ def get_commit_source(request: Request, settings: Config, sha: Sha, repository: 
 
 @dataclass(frozen=True, slots=True)
 class StatedCommitCell(CommitCell):
-    """A cell of a commit with the statement about its series there; null where it has no time."""
+    """A cell of a commit with the statements about its series there, and about that of the host's time of its calls;
+    null where it has no such time."""
 
     statement: Statement | None = None
+    launch_statement: Statement | None = None
 
 
 @api.get("/commits/{sha}/cells", tags=["code"], responses=documented(404, 422))
@@ -183,7 +185,11 @@ def get_commit_cells(
     statements = state_cells(session, commit, cells.items)
     names = [item.name for item in fields(CommitCell)]
     stated = [
-        StatedCommitCell(**{name: getattr(cell, name) for name in names}, statement=statements.get(cell.series_id or 0))
+        StatedCommitCell(
+            **{name: getattr(cell, name) for name in names},
+            statement=statements.get(cell.series_id or 0),
+            launch_statement=statements.get(cell.launch_series_id or 0),
+        )
         for cell in cells.items
     ]
     return Page(stated, cells.next_before)

@@ -315,7 +315,7 @@ def table_rows(histories: Iterable[SeriesHistory]) -> list[TableRow]:
 
 
 def _state(history: SeriesHistory, item: SeriesChange) -> Statement:
-    about = state_change(item.regression_id, item.direction, item.phase, item.ratio)
+    about = state_change(item.regression_id, item.direction, item.phase, item.ratio, item.signal)
     return replace(about, low=item.low, high=item.high, series_id=history.series.id, commit_sha=item.head_sha)
 
 

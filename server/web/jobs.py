@@ -46,6 +46,7 @@ from warpwatch.server.http.service import Before, Config, Db, Limit, refuse_exam
 from warpwatch.server.reports.formats import kind_name
 from warpwatch.server.threads.live import follow_job
 from warpwatch.server.verdicts.held import PairVerdict, classify
+from warpwatch.server.verdicts.thresholds import kind_of_time
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.lanes import read_lanes, unserved_devices
@@ -175,7 +176,14 @@ def compared_rows(compared: list[ComparedSeries], device_kind: str, *, is_trial:
     lines = [
         ComparedLine(
             row,
-            classify(row.base_ns, row.head_ns, device_kind, among, row.reason, is_trial=is_trial),
+            classify(
+                row.base_ns,
+                row.head_ns,
+                kind_of_time(device_kind, row.metric),
+                among,
+                row.reason,
+                is_trial=is_trial,
+            ),
             median(row.base_ns) if row.base_ns else None,
             median(row.head_ns) if row.head_ns else None,
         )

@@ -241,13 +241,13 @@ def swatches(frame: OperatorFrame, names: Sequence[str]) -> list[tuple[str, str,
 
 def worst_open(frame: OperatorFrame) -> list[tuple[CaseSeries, Statement]]:
     """The series of each open regression that shows it most, with what is said of it there."""
-    series = {row.series_id: row for row in frame.series}
+    series = {(row.variant, row.case): row for row in frame.series}
     worst: dict[int, CaseChange] = {}
     for item in frame.changes:
         known = worst.get(item.regression_id)
-        if item.series_id in series and (known is None or (item.ratio or 0) > (known.ratio or 0)):
+        if (item.variant, item.case) in series and (known is None or (item.ratio or 0) > (known.ratio or 0)):
             worst[item.regression_id] = item
-    about = [(series[item.series_id], case_statement(item)) for item in worst.values()]
+    about = [(series[item.variant, item.case], case_statement(item)) for item in worst.values()]
     return [
         (row, statement)
         for row, statement in about

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 from fastapi import Depends
 
+from warpwatch.contract.words import Signal
 from warpwatch.db.reads.code import OperatorRow, find_operator, list_suites
 from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries, list_case_changes, list_case_series, list_shas
+from warpwatch.db.reads.query import DEVICE_METRICS
 from warpwatch.db.trends import list_recent_points
 from warpwatch.db.watches import list_watches
 from warpwatch.server.figures.palette import MOST_LIT, VariantStyle, variant_styles
@@ -127,7 +129,13 @@ def read_frame(page: Scope, name: str, choice: FrameChoice) -> OperatorFrame:
     listed = [row for row in series if choice.suite in (None, *row.suites) or row.case == choice.case]
     shown = shown_series(listed, variants[0] if len(variants) == 1 else None)
     points = list_recent_points(page.session, [row.series_id for row in shown[:MOST_PICTURES]], page.line)
-    changes = list_case_changes(page.session, page.repository.id, bench.device.id, page.line, operator.id)
+    own = {row.series_id for row in series}
+    with_launch = bench.metric in DEVICE_METRICS[bench.device.kind]
+    changes = [
+        item
+        for item in list_case_changes(page.session, page.repository.id, bench.device.id, page.line, operator.id)
+        if item.series_id in own or (with_launch and item.signal == Signal.LAUNCH)
+    ]
     shas = list_shas(page.session, places := commit_places(points))
     ranked = rank_variants(series)
     return OperatorFrame(

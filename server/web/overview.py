@@ -159,7 +159,8 @@ def cases(
     if not rows:
         raise not_found("operator", operator, "open one from the overview")
     cells = [cell for _, row in rows[0].rows for cell in row if cell is not None]
-    ids = {cell.series_id for cell in cells if cell.series_id is not None}
+    both = [number for cell in cells for number in (cell.series_id, cell.launch_series_id)]
+    ids = {number for number in both if number is not None}
     shas = {cell.commit_sha for cell in cells if cell.commit_sha is not None}
     statements = read_statements(page.session, ids, shas, page.line)
     return page.page("_grid.html", grid=rows[0], bench=bench, statements=statements)

@@ -44,7 +44,7 @@ from warpwatch.server.http.service import (
     operator_or_404,
     repository_or_404,
 )
-from warpwatch.server.verdicts.statements import NO_DATA, Statement, state_cell
+from warpwatch.server.verdicts.statements import NO_DATA, Statement, state_cell, state_launch
 from warpwatch.server.web.code import DeviceKey, RepositoryName
 
 _adapter = cache(TypeAdapter[Any])
@@ -92,9 +92,11 @@ def get_overview_csv(
 
 @dataclass(frozen=True, slots=True)
 class StatedCell(OverviewCell):
-    """A cell of the overview with the statement about where it stands."""
+    """A cell of the overview with the statement about where it stands. launch_statement: about the host's time of its
+    calls, where that is measured."""
 
     statement: Statement = NO_DATA
+    launch_statement: Statement | None = None
 
 
 @api.get("/overview", responses=documented(404, 422), response_model=Page[StatedCell])
@@ -112,7 +114,12 @@ def get_overview(
     cells = _overview(session, repository, device, metric, suite, operator, branch, watcher)
     names = [item.name for item in fields(OverviewCell)]
     stated = [
-        StatedCell(**{name: getattr(cell, name) for name in names}, statement=state_cell(cell)) for cell in cells.items
+        StatedCell(
+            **{name: getattr(cell, name) for name in names},
+            statement=state_cell(cell),
+            launch_statement=None if cell.launch_series_id is None else state_launch(cell),
+        )
+        for cell in cells.items
     ]
     return large_json(Page[StatedCell], Page(stated, None))
 

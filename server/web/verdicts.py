@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 
 from fastapi import APIRouter, Response
 
+from warpwatch.contract.words import Signal
 from warpwatch.db.reads.events import read_quality
 from warpwatch.db.reads.query import Page
 from warpwatch.server.http.problems import documented
 from warpwatch.server.reports.formats import change, duration, share
-from warpwatch.server.verdicts.thresholds import ThresholdRow, list_thresholds
+from warpwatch.server.verdicts.thresholds import ThresholdRow, list_thresholds, thresholds_of
 from warpwatch.server.web.render import PageScope
 
 router = APIRouter()
@@ -22,13 +23,14 @@ def verdicts(page: PageScope) -> Response:
 
     Imported results were judged elsewhere or at their import, so their times to a verdict say nothing.
     """
-    rows = list_thresholds()
+    rows, launch = list_thresholds(), thresholds_of(Signal.LAUNCH)
     is_own = page.repository is not None and not page.repository.is_example
     quality = read_quality(page.session, page.repository.id, datetime.now(UTC)) if page.repository and is_own else None
     return page.page(
         "verdicts.html",
         json="/verdicts/thresholds",
         quality=quality,
+        launch_least=f"{change(launch.confirm_ratio)} and {duration(launch.least_ns)}",
         rows=[(row, {kind: threshold_text(row, kind) for kind in row.values}) for row in rows],
     )
 

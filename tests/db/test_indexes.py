@@ -427,7 +427,7 @@ def judge_everything(world: World) -> None:
         assert trial is not None
         trials.answer(s, trial.id, Answer.SAME, "the same")
         trials.keep_share(s, world.device, 0.2)
-        trials.ensure_series(s, world.operator, world.device, [(variant, case)], "hot")
+        trials.ensure_series(s, world.operator, world.device, [(variant, case)], ["hot"])
         regressions.move(s, number, *ends)
         regressions.turn(s, number)
         regressions.settle(s, number)

@@ -234,10 +234,10 @@ def test_marks_of_changes_are_coloured_where_they_were_decided() -> None:
     points = [RecentPoint(1, commit, commit, 1, 100.0) for commit in (1, 2, 3, 4)]
     series = [timed("n=8", "v1", 1), timed("n=8", "v2", 2)]
     changes = [
-        CaseChange("spmm", 2, 9, "slower", "culprit", 1.2, 4),
-        CaseChange("spmm", 1, 8, "slower", "suspected", 1.1, 3),
-        CaseChange("spmm", 1, 7, "faster", "confirmed", 0.8, 2),
-        CaseChange("spmm", 5, 6, "slower", "culprit", 1.2, 2),
+        CaseChange("spmm", 2, 9, "slower", "culprit", 1.2, 4, "n=8", "v2"),
+        CaseChange("spmm", 1, 8, "slower", "suspected", 1.1, 3, "n=8", "v1"),
+        CaseChange("spmm", 1, 7, "faster", "confirmed", 0.8, 2, "n=8", "v1"),
+        CaseChange("spmm", 5, 6, "slower", "culprit", 1.2, 2, "n=16", "v1"),
     ]
     (choice,) = case_choices(series, series[:1], points, changes)
     assert re.findall(r'<rect class="(\w+)"', choice.svg) == ["faster", "suspected", "slower"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
-from warpwatch.contract.words import StatementDirection, StatementKind, StatementSource
+from warpwatch.contract.words import Signal, StatementDirection, StatementKind, StatementSource
 from warpwatch.server.reports.wording import statement_tone
 from warpwatch.server.verdicts.statements import Statement
 from warpwatch.server.web.render import environment
@@ -27,6 +28,17 @@ SLOWER = Statement(
 def render(statement: Statement, **options: object) -> str:
     macros = environment().get_template("macros/statement.html").module
     return str(macros.mark(statement, **options)).replace("\u2009", " ")  # type: ignore[attr-defined]
+
+
+def test_a_statement_about_a_launch_names_it_even_where_it_is_brief() -> None:
+    launch = replace(SLOWER, signal=Signal.LAUNCH)
+    assert re.sub("<[^>]+>", "", render(launch)) == "▲&#8239;launch +41.0 % slower"
+    text = render(launch, brief=True)
+    assert re.sub("<[^>]+>", "", text) == "▲&#8239;launch +41.0 % slower"
+    assert '<span class="quiet"> slower</span>' in text
+    assert 'data-signal="launch"' in text
+    kernel = render(replace(SLOWER, signal=Signal.KERNEL), brief=True)
+    assert re.sub("<span class=.quiet.*?</span>", "", kernel).count("kernel") == 2, "in the tooltip and for machines"
 
 
 def test_a_statement_tells_machines_what_it_says() -> None:

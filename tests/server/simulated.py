@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from warpwatch.server.judge import Judge
 
 Cell = tuple[str, str]
 V1, V2, V3 = (("v1", CASES[0]), ("v2", CASES[0]), ("v3", CASES[0]))
-BASE_NS = 100_000.0
+BASE_NS, LAUNCH_NS = 100_000.0, 40_000.0
 
 
 def write_history(path: Path, changes: Mapping[int, str], commits: int = 40) -> list[str]:
@@ -32,11 +33,12 @@ def write_history(path: Path, changes: Mapping[int, str], commits: int = 40) -> 
 @dataclass
 class Truth:
     """What really happened: factors of time from a commit on, statuses from a commit on (until the second), commits
-    that do not build."""
+    that do not build. launches: of the host's time of a call of LAUNCH_NS, for cells that are timed on a GPU."""
 
     times: Mapping[Cell, Mapping[int, float]] = field(default_factory=dict)
     broken: Mapping[Cell, tuple[int, Status]] = field(default_factory=dict)
     unbuildable: frozenset[int] = frozenset()
+    launches: Mapping[Cell, Mapping[int, float]] = field(default_factory=dict)
 
     def status(self, cell: Cell, number: int) -> Status:
         if number in self.unbuildable:
@@ -45,15 +47,22 @@ class Truth:
         return status if number >= since else Status.OK
 
     def time(self, cell: Cell, number: int) -> float:
-        time = BASE_NS
-        for since, factor in self.times.get(cell, {}).items():
-            time *= factor if number >= since else 1.0
-        return time
+        return BASE_NS * _product(self.times.get(cell, {}), number)
+
+    def launch(self, cell: Cell, number: int) -> float:
+        """The host's time of a call."""
+        return LAUNCH_NS * _product(self.launches[cell], number)
+
+
+def _product(factors: Mapping[int, float], number: int) -> float:
+    """What all factors up to a commit make together."""
+    return prod(factor for since, factor in factors.items() if number >= since)
 
 
 @dataclass
 class Machine:
-    """Answers jobs by the truth. between: deviation of one run's median; within: of one round's ratio."""
+    """Answers jobs by the truth. between: deviation of one run's median; within: of one round's ratio; host: of one
+    run's launch, and of one round's."""
 
     client: TestClient
     lab: Lab
@@ -62,12 +71,13 @@ class Machine:
     cells: tuple[Cell, ...] = (V1, V2, V3)
     between: float = 0.01
     within: float = 0.01
+    host: float = 0.02
     chance: random.Random = field(default_factory=lambda: random.Random(5))
     done: Counter[str] = field(default_factory=Counter)
 
     def bench(self, number: int) -> None:
         """A bench of all cells at a commit, judged at once."""
-        self.lab.bench(number, {cell: self._timed(cell, number) for cell in self.cells})
+        self.lab.bench(number, {cell: self._medians(cell, number) for cell in self.cells})
         self.judge.sweep()
 
     def check(self, number: int) -> None:
@@ -104,7 +114,13 @@ class Machine:
         if head in self.truth.unbuildable:
             self.lab.compare(job["id"], {cell: ([], []) for cell in pairs}, Status.BUILD_FAILED)
             return
-        self.lab.compare(job["id"], {cell: self._rounds(cell, base, head, spec.get("rounds", 12)) for cell in pairs})
+        count = spec.get("rounds", 12)
+        rounds: dict[Cell, Any] = {cell: self._rounds(cell, base, head, count) for cell in pairs}
+        for cell in pairs:
+            if cell in self.truth.launches:
+                launches = self._launch_rounds(cell, base, head, count)
+                rounds[cell] = {"graph": rounds[cell], "launch": launches}
+        self.lab.compare(job["id"], rounds)
 
     def found(self, **filters: Any) -> set[tuple[str, int, int]]:
         """(direction, base, head) of what is confirmed and open, by numbers of commits."""
@@ -125,6 +141,19 @@ class Machine:
         notes = self.client.get(f"/api/v1/regressions/{regression}").json()["notes"]
         assert {note["author"] for note in notes} <= {"warpwatch"}
         return [note["note"] for note in notes]
+
+    def _medians(self, cell: Cell, number: int) -> Any:
+        """What a bench of a cell says: a median, both of a cell that is timed on a GPU, or a status."""
+        timed = self._timed(cell, number)
+        if isinstance(timed, Status) or cell not in self.truth.launches:
+            return timed
+        launch = self.truth.launch(cell, number) * max(0.01, self.chance.gauss(1, self.host))
+        return {"graph": timed, "kernel": timed, "launch": launch}
+
+    def _launch_rounds(self, cell: Cell, base: int, head: int, count: int) -> tuple[list[float], list[float]]:
+        sides = [self.truth.launch(cell, number) for number in (base, head)]
+        before, after = ([time * max(0.01, self.chance.gauss(1, self.host)) for _ in range(count)] for time in sides)
+        return before, after
 
     def _timed(self, cell: Cell, number: int) -> float | Status:
         status = self.truth.status(cell, number)

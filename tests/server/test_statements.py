@@ -30,7 +30,7 @@ def facts(before_ns: float, at_ns: float, **more: Any) -> SeriesFacts:
     """A series of twelve readings that differ by 1 %, then one of at_ns."""
     readings = [reading(number, before_ns * (1 + 0.01 * (number % 2))) for number in range(1, 12)]
     readings += [reading(12, before_ns), reading(13, at_ns)]
-    names = (1, SHA, "square", "v1", CASES[0], "cpu")
+    names = (1, SHA, "square", "v1", CASES[0], "cpu", "hot", None)
     return SeriesFacts(*names, reading=readings[-1], before=readings[-2], readings=readings, **more)
 
 
@@ -97,7 +97,7 @@ def test_a_wrong_result_is_never_faster() -> None:
 
 
 def test_without_a_reading_there_is_no_time_to_speak_of() -> None:
-    empty = SeriesFacts(1, SHA, "square", "v1", CASES[0], "cpu")
+    empty = SeriesFacts(1, SHA, "square", "v1", CASES[0], "cpu", "hot", None)
     assert state_series(empty).kind == StatementKind.NO_DATA
     assert state_series(replace(empty, is_same_code=True)).kind == StatementKind.SAME_CODE
     assert state_series(replace(empty, status=Status.BUILD_FAILED)).kind == StatementKind.FAILED

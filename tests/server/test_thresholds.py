@@ -15,7 +15,7 @@ def test_every_threshold_is_listed_with_its_unit_and_meaning() -> None:
     expected = {item.name for item in fields(Thresholds)} - rules
     expected |= {f"{rule}.{item.name}" for rule in rules for item in fields(ShiftRule)}
     assert {row.name for row in rows} == expected
-    assert all(row.unit and row.meaning.endswith(".") and set(row.values) == {"cuda", "cpu"} for row in rows)
+    assert all(row.unit and row.meaning.endswith(".") and set(row.values) == {"cuda", "cpu", "launch"} for row in rows)
 
 
 def test_an_alarm_needs_a_larger_shift_than_a_suspicion() -> None:

@@ -7,6 +7,9 @@ wip         └─ w1 (v3 is slower, never merged)
 3, 7 and 13 change the manual, 5 only imports a module. At 4 v3 becomes slower on two cases, at 6 v2 faster, at 8 v3 has
 its old time again on one of the two cases, at 9 v2 is wrong and at 10 right again, 11 does not build, and 14 makes v2
 slower, which no trial has decided. v1 is torch's own: its code never changes, and its times scatter.
+
+5 to 13 are measured on a GPU, too: there 10 makes the launches of v2 slower, and 12 makes those of v3 slower and its
+kernels faster.
 """
 
 from __future__ import annotations
@@ -24,14 +27,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.apps import create_app
-from tests.builders import CASES, Lab, run_git
+from tests.builders import CASES, CPU, GPU, Lab, run_git
 from tests.conftest import emptied
 from tests.server.simulated import BASE_NS, V1, V2, V3, Cell, Machine, Truth
 from tests.server.story import Story
 from tests.server.truth import PERCENT, Claim, claims_of
-from warpwatch.contract.words import NoticeKind, StatementDirection, StatementKind, Status
+from warpwatch.contract.words import NoticeKind, Signal, StatementDirection, StatementKind, Status
 from warpwatch.db.channels import Listener
 from warpwatch.db.database import Database
+from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.lines import read_line
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.regressions import read_regression
@@ -132,7 +136,29 @@ def tell(client: TestClient, settings: Settings, database: Database, folder: Pat
         story.measure(str(number))
         if number < 14:
             story.work()
+    measure_on_gpu(story)
     return story
+
+
+@dataclass
+class OnGpu(Machine):
+    """A machine that leaves the jobs of other devices alone."""
+
+    def waiting(self) -> list[dict[str, Any]]:
+        return [job for job in super().waiting() if job["device_key"] == GPU.device_key]
+
+
+def measure_on_gpu(story: Story) -> None:
+    """The host's time of calls changes, beside kernels that do not and kernels that do."""
+    lab, (tenth, twelfth) = story.machine.lab, (story.names[name] for name in ("10", "12"))
+    launches = {V2: {tenth: SLOW}, V3: {twelfth: SLOW}}
+    truth = Truth(times={V3: {twelfth: FAST}}, launches=launches)
+    machine = OnGpu(story.client, lab, story.machine.judge, truth, cells=(V2, V3), between=0.003, within=0.003)
+    lab.switch(GPU)
+    for number in range(5, 14):
+        machine.bench(story.names[str(number)])
+        machine.work()
+    lab.switch(CPU)
 
 
 @dataclass
@@ -141,6 +167,8 @@ class World:
 
     by_series: dict[tuple[int, str], set[tuple[str, str | None]]] = field(default_factory=lambda: defaultdict(set))
     by_regression: dict[int, set[tuple[str, str | None]]] = field(default_factory=lambda: defaultdict(set))
+    signals: dict[int, set[str | None]] = field(default_factory=lambda: defaultdict(set))
+    """The signals of the series that show a regression, and of the one that it is named by."""
     numbers: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The changes that may be written of a regression."""
     fixes: dict[int, str] = field(default_factory=dict)
@@ -160,9 +188,8 @@ def read_world(story: Story) -> World:
         line = read_line(session, story.machine.lab.repository)
         assert line is not None
         cells = session_cells(story)
-        statements = stated_module.read_statements(
-            session, {cell.series_id for cell in cells if cell.series_id}, shas, line
-        )
+        ids = {number for cell in cells for number in (cell.series_id, cell.launch_series_id) if number}
+        statements = stated_module.read_statements(session, ids, shas, line)
         for (series_id, sha), statement in statements.items():
             world.by_series[series_id, sha].add(view(statement))
         for row in list_rows(story):
@@ -170,12 +197,15 @@ def read_world(story: Story) -> World:
             assert detail is not None
             whole = rules.state_regression(detail.regression)
             world.by_regression[row["id"]].add(view(whole))
+            world.signals[row["id"]].add(whole.signal)
             world.numbers[row["id"]].add(formats.change(whole.ratio))
             if row["fixed_by_sha"] is not None:
                 world.fixes[row["id"]] = row["fixed_by_sha"]
             for member in detail.series:
                 statement = rules.state_member(member)
                 world.by_regression[row["id"]].add(view(statement))
+                if statement.kind != StatementKind.NOT_TOLD_APART:
+                    world.signals[row["id"]].add(statement.signal)
                 world.numbers[row["id"]] |= {formats.change(statement.ratio), formats.change(member.ratio)}
     world.answers = {path: statements_in(story.json(path, **query)) for path, query in answers_of(story)}
     return world
@@ -185,7 +215,12 @@ def session_cells(story: Story) -> list[OverviewCell]:
     with story.database.session() as session:
         line = read_line(session, story.machine.lab.repository)
         assert line is not None
-        return read_overview(session, story.machine.lab.repository, story.machine.lab.device, "hot", line)
+        devices = {row.key: row.id for row in list_devices(session)}
+        return [
+            cell
+            for key, metric in (("test-cpu", "hot"), ("test-gpu", "graph"))
+            for cell in read_overview(session, story.machine.lab.repository, devices[key], metric, line)
+        ]
 
 
 def list_rows(story: Story) -> list[dict[str, Any]]:
@@ -197,46 +232,54 @@ def list_rows(story: Story) -> list[dict[str, Any]]:
 def statements_in(answer: Any) -> list[tuple[Any, ...]]:
     """Every statement in an answer of the API, with its number."""
     if isinstance(answer, dict):
-        own = answer.get("statement")
-        found = [(own["kind"], own["direction"], own["ratio"], own["is_ended"])] if isinstance(own, dict) else []
+        names = ("kind", "direction", "ratio", "is_ended", "signal")
+        stated = [answer.get(key) for key in ("statement", "launch_statement", "launch")]
+        found = [tuple(own[name] for name in names) for own in stated if isinstance(own, dict) and "signal" in own]
         return found + [item for value in answer.values() for item in statements_in(value)]
     return [item for value in answer for item in statements_in(value)] if isinstance(answer, list) else []
 
 
 def answers_of(story: Story) -> list[tuple[str, dict[str, Any]]]:
     of_device = {"repository": "kernels", "device": "test-cpu"}
+    of_gpu = of_device | {"device": "test-gpu"}
     newest = max(row["id"] for row in story.json("/submissions", repository="kernels", limit=200)["items"])
     return [
         ("/overview", of_device),
+        ("/overview", of_gpu),
         *((f"/commits/{sha}/cells", {"repository": "kernels", "limit": 200}) for sha in story.machine.lab.shas),
         ("/compare", of_device | {"left": story.sha("3"), "right": story.sha("4")}),
+        ("/compare", of_gpu | {"left": story.sha("11"), "right": story.sha("12")}),
         *((f"/submissions/{number}/report", {}) for number in range(1, newest + 1)),
     ]
 
 
 def pages_of(story: Story) -> list[str]:
     """Every page that says something of the story."""
-    series = sorted({cell.series_id for cell in session_cells(story) if cell.series_id})
+    cells = session_cells(story)
+    series = sorted({number for cell in cells for number in (cell.series_id, cell.launch_series_id) if number})
     rows = list_rows(story)
     jobs = [row["id"] for row in story.json("/jobs", limit=200)["items"]]
     submissions = [row["id"] for row in story.json("/submissions", repository="kernels", limit=200)["items"]]
     return [
-        "/overview",
-        "/overview/shifts",
-        "/overview/cases/square",
+        *(
+            f"{page}?device={device}"
+            for page in ("/overview", "/overview/shifts", "/overview/cases/square", "/kernels/square")
+            for device in ("test-cpu", "test-gpu")
+        ),
         "/regressions?state=any",
         "/regressions?state=any&verdict=suspected",
         "/regressions?state=any&verdict=dismissed",
         "/commits",
         *(f"/commits/{sha}" for sha in story.machine.lab.shas),
-        f"/compare?base={story.sha('3')}&head={story.sha('4')}",
-        f"/compare?base={story.sha('12')}&head={story.sha('14')}",
-        f"/compare?commit={story.sha('12')}&left=v1&right=v2",
+        f"/compare?device=test-cpu&base={story.sha('3')}&head={story.sha('4')}",
+        f"/compare?device=test-cpu&base={story.sha('12')}&head={story.sha('14')}",
+        f"/compare?device=test-cpu&commit={story.sha('12')}&left=v1&right=v2",
+        f"/compare?device=test-gpu&base={story.sha('11')}&head={story.sha('12')}",
+        f"/compare?device=test-gpu&base={story.sha('9')}&head={story.sha('10')}",
         "/branches",
         "/branches/wip",
         *(f"/submissions/{number}" for number in submissions),
         *(f"/history/{number}" for number in series),
-        "/kernels/square",
         *(f"/regressions/{row['id']}" for row in rows),
         *(f"/jobs/{number}" for number in jobs),
     ]
@@ -284,6 +327,8 @@ def contradiction(claim: Claim, world: World) -> str | None:
             return None
         if said not in world.by_regression[claim.regression]:
             return f"its regression is {world.by_regression[claim.regression]}"
+        if not claim.signals <= world.signals[claim.regression]:
+            return f"its regression is one of {world.signals[claim.regression]}"
         numbers = PERCENT.findall(claim.text)[:1]
         if numbers and not set(numbers) & world.numbers[claim.regression]:
             return f"its regression changed by {world.numbers[claim.regression]}"
@@ -306,10 +351,13 @@ def claims(story: Story) -> list[Claim]:
 
 
 def test_the_story_is_what_was_planted(story: Story) -> None:
-    rows = {
-        (row["direction"], row["head_sha"]): row
-        for row in list_rows(story)
-        if row["verdict"] == "confirmed" and row["phase"] != "invalid"
+    confirmed = [row for row in list_rows(story) if row["verdict"] == "confirmed" and row["phase"] != "invalid"]
+    rows = {(row["direction"], row["head_sha"]): row for row in confirmed if row["device_key"] == "test-cpu"}
+    of_gpu = {(row["direction"], row["signal"], row["head_sha"]) for row in confirmed if row not in rows.values()}
+    assert of_gpu == {
+        ("slower", "launch", story.sha("10")),
+        ("slower", "launch", story.sha("12")),
+        ("faster", "kernel", story.sha("12")),
     }
     slow = rows["slower", story.sha("4")]
     assert (slow["fixed_series"], slow["series"]) == (1, 2)
@@ -363,10 +411,12 @@ def test_words_of_reports_and_messages_are_those_of_statements(story: Story, wor
         results = story.client.get(f"{address}.sarif").json()["runs"][0]["results"]
         said = {result["ruleId"] for result in results} & {"slower", "faster"}
         for text in texts.values():
-            said |= set(re.findall(r"(?:\*\*|is |\"title\": ?\")(slower|faster)\b(?!, accepted)", text))
+            said |= set(
+                re.findall(r"(?:\*\*|is |\"title\": ?\")(?:kernel |launch )?(slower|faster)\b(?!, accepted)", text)
+            )
         assert said <= confirmed, submission["id"]
     badge = story.client.get("/api/v1/badges/kernels.svg").text
-    assert "1 slower" in badge
+    assert "3 slower (2 launch)" in badge
     assert "1 suspected" in badge
     listener = Listener(1, 1, "kernels", [], None, [], None, None, "UTC", datetime.now(UTC))
     with story.database.session() as session:
@@ -382,7 +432,12 @@ def few_pages(story: Story) -> list[str]:
     """The overview, and pages on which every kind of statement stands."""
     commits = [f"/commits/{story.sha(name)}" for name in ("3", "4", "5", "6", "8", "9", "10", "12", "14")]
     changes = [f"/regressions/{row['id']}" for row in list_rows(story) if row["verdict"] in ("confirmed", "suspected")]
-    return ["/overview", "/overview/cases/square", "/regressions?state=any", "/commits", *commits, *changes]
+    overviews = [
+        f"{page}?device={device}"
+        for page in ("/overview", "/overview/cases/square")
+        for device in ("test-cpu", "test-gpu")
+    ]
+    return [*overviews, "/regressions?state=any", "/commits", *commits, *changes]
 
 
 Falsify = Callable[[Statement], Statement]
@@ -396,6 +451,10 @@ def swapped(statement: Statement) -> Statement:
 
 def as_kind(kind: StatementKind, direction: StatementDirection | None = None) -> Falsify:
     return lambda statement: replace(statement, kind=kind, direction=direction)
+
+
+def other_signal(statement: Statement) -> Statement:
+    return replace(statement, signal=Signal.KERNEL if statement.signal == Signal.LAUNCH else Signal.LAUNCH)
 
 
 FALSIFIED: dict[str, tuple[Falsify, Callable[[Statement], bool]]] = {}
@@ -419,6 +478,11 @@ for _kind in (StatementKind.SAME_CODE, StatementKind.NOT_TOLD_APART, StatementKi
         "a shift": as_kind(StatementKind.SHIFT),
     }.items():
         FALSIFIED[f"{_kind} is {_name}"] = (_change, lambda s, k=_kind: s.kind == k)  # type: ignore[misc]
+for _signal in Signal:
+    FALSIFIED[f"confirmed of {_signal} is said of the other signal"] = (
+        other_signal,
+        lambda s, signal=_signal: s.kind == StatementKind.CONFIRMED and s.signal == signal,  # type: ignore[misc]
+    )
 
 
 @pytest.mark.parametrize("name", FALSIFIED)
@@ -441,7 +505,7 @@ def test_every_falsified_statement_is_noticed(
 
         return wrong
 
-    state_rules = ("state_regression", "state_cell", "state_change", "state_member")
+    state_rules = ("state_regression", "state_cell", "state_launch", "state_change", "state_member")
     for rule_name in state_rules:
         monkeypatch.setitem(render.environment().filters, rule_name, falsify(getattr(rules, rule_name)))
     monkeypatch.setattr(stated_module, "state_series", falsify(rules.state_series))

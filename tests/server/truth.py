@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 SIGNALS = {"slower", "faster", "failing", "suspected", "shift", "good", "bad", "better", "worse"}
 """Classes that colour an element as a verdict."""
 WORDS = re.compile(r"(?<!not )\b(slower|faster)\b|[▲▼]")
+_SIGNAL_WORDS = re.compile(r"\b(kernel|launch)\b(?= [+\u2212])")
 PERCENT = re.compile(r"[+\u2212]\d[\d.]*\u2009%|×\d[\d.]*")
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 _EXPLAINING = {"option", "label", "dt", "title", "head", "pre", "code", "script", "select", "summary"}
@@ -66,6 +67,8 @@ class Claim:
     text: str
     is_fix: bool = False
     """Whether the element is about the commit that ended the change."""
+    signals: frozenset[str] = frozenset()
+    """The signals that it names."""
 
     @property
     def word(self) -> str | None:
@@ -157,4 +160,5 @@ def _claim(page: str, element: Element) -> Claim:
         frozenset(element.classes & SIGNALS),
         text,
         data.get("role") == "fix",
+        frozenset({data["signal"]} if "signal" in data else ()) | frozenset(_SIGNAL_WORDS.findall(text)),
     )

@@ -61,4 +61,6 @@ def _describe(rows: list[dict[str, Any]]) -> str:
     is_told = row["message"] and (row["ratio"] is None or row["kind"] == "blind")
     message = f": {row['message']}" if is_told else ""
     name = OF_ALL_CASES.get(row["status"]) or NAMES.get(row["kind"], row["kind"].replace("_", " "))
+    signal = row["statement"]["signal"] if row["ratio"] is not None else None
+    name = f"{signal} {name}" if signal else name
     return f"{name}: {cell} on {row['device']}{ratio} at {row['head_sha'][:9]}{baseline}{message}"

@@ -9,10 +9,11 @@ from statistics import median
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import StopRule
-from warpwatch.contract.words import NO_FAILURE, JobKind, Reason, Status
+from warpwatch.contract.words import NO_FAILURE, JobKind, Reason, Signal, Status
 from warpwatch.server.reports.formats import change, duration, interval, share
 from warpwatch.server.reports.sensitivity import CaseSensitivity
 from warpwatch.server.verdicts.held import PairOutcome, PairVerdict, classify_comparison
+from warpwatch.server.verdicts.thresholds import kind_of_time
 
 _WORDS: dict[PairOutcome, tuple[str, str]] = {
     "slower": ("slower", "red"),
@@ -55,15 +56,23 @@ class ResultTable:
         for finding in outcome.findings:
             if kind is not JobKind.COMPARE:
                 self._add_finding(kind, finding)
+        with_launch = {(item.variant, item.case) for item in outcome.comparisons if item.metric == Signal.LAUNCH}
         for comparison in outcome.comparisons:
-            rounds = comparison.base_ns, comparison.head_ns, self.device_kind
+            is_launch = comparison.metric == Signal.LAUNCH
+            rounds = comparison.base_ns, comparison.head_ns, kind_of_time(self.device_kind, comparison.metric)
             verdict = classify_comparison(*rounds, len(outcome.comparisons), stop, comparison.reason)
             self.slower += verdict.outcome == "slower"
             self.unsure += verdict.outcome == "unsure" and comparison.status is Status.OK
+            variant = f"{comparison.variant} launch" if is_launch else comparison.variant
+            is_kernel = not is_launch and (comparison.variant, comparison.case) in with_launch
+            signal = Signal.LAUNCH if is_launch else Signal.KERNEL if is_kernel else None
+            row = self._row(comparison.case, variant)
+            _add_comparison(row, comparison, verdict, signal)
+            if is_launch:
+                continue
+            # A gate is asked what it would have missed of the device's time.
             sensitivity = _sense(comparison, verdict, self.device_kind)
             self.sensitivities.append(sensitivity)
-            row = self._row(comparison.case, comparison.variant)
-            _add_comparison(row, comparison, verdict)
             if sensitivity.detectable is not None and not sensitivity.is_decided:
                 row.words += f"; finds slow-downs from {share(sensitivity.detectable, 1)} on"
 
@@ -99,11 +108,12 @@ class ResultTable:
             row.time = duration(times.get(METRICS[self.device_kind][0])) if finding.status is Status.OK else status
 
 
-def _add_comparison(row: _Row, comparison: Comparison, verdict: PairVerdict) -> None:
+def _add_comparison(row: _Row, comparison: Comparison, verdict: PairVerdict, signal: Signal | None) -> None:
     if not comparison.head_ns:
         row.words = " ".join(comparison.message.split())
         return
     word, style = _WORDS[verdict.outcome]
+    word = f"{signal} {word}" if signal is not None and verdict.outcome in ("slower", "faster") else word
     row.times = f"{duration(median(comparison.base_ns))} → {duration(median(comparison.head_ns))}"
     row.ratio = change(verdict.ratio)
     row.words = f"{word} ({interval(verdict.low, verdict.high)})" if verdict.low is not None else word

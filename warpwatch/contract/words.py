@@ -240,6 +240,14 @@ class ChangeDirection(StrEnum):
     BROKEN = "broken"
 
 
+class Signal(StrEnum):
+    """The two times of a call on a device that a host serves: the device's (kernel), and the host's until the device
+    has all of its work (launch). Each has verdicts of its own."""
+
+    KERNEL = "kernel"
+    LAUNCH = "launch"
+
+
 class Cause(StrEnum):
     """Cause of a suspicion: times in history, machine code that changed where history sees too little, or a status."""
 

@@ -1,0 +1,174 @@
+"""The host's time of a call has verdicts of its own: slower launches beside the same kernel, trades of one for the
+other, and changes that are too small to be known, all planted and measured with noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.builders import GPU, Lab
+from tests.server.simulated import LAUNCH_NS, V1, V2, Machine, Truth, write_history
+from warpwatch import git
+from warpwatch.contract.words import Reason
+from warpwatch.db.database import Database
+from warpwatch.server.judge import Judge
+from warpwatch.server.verdicts.held import classify_pairs, classify_trial
+from warpwatch.server.verdicts.paired import decide
+from warpwatch.server.verdicts.thresholds import kind_of_time
+from warpwatch.settings import Settings
+
+COMMITS = 14
+Build = Callable[[Truth], Machine]
+
+
+@pytest.fixture
+def build(client: TestClient, settings: Settings, database: Database, tmp_path: Path) -> Build:
+    """Makes a machine with a GPU for a history in which every commit touches the operator."""
+
+    def make(truth: Truth) -> Machine:
+        source = tmp_path / "history" / "kernels"
+        shas = write_history(source, dict.fromkeys(range(COMMITS), "kernels/square.py"), COMMITS)
+        git.update_mirror(str(source), settings.home)
+        lab = Lab(database, source, shas, tmp_path, environment=GPU)
+        cells = tuple(truth.launches)
+        return Machine(client, lab, Judge(settings, database), truth, cells=cells, between=0.003, within=0.003)
+
+    return make
+
+
+def measure_all(machine: Machine) -> None:
+    for number in range(COMMITS):
+        machine.bench(number)
+        machine.work()
+
+
+def verdicts(machine: Machine) -> dict[tuple[str, str], str]:
+    """The verdict on every series of every confirmed change, by direction and metric."""
+    found: dict[tuple[str, str], str] = {}
+    for row in machine.rows():
+        detail = machine.client.get(f"/api/v1/regressions/{row['id']}").json()
+        found |= {(row["direction"], series["metric"]): series["verdict"] for series in detail["series"]}
+    return found
+
+
+def test_a_slower_launch_of_the_same_kernel_is_a_regression_of_the_launch_alone(build: Build) -> None:
+    machine = build(Truth(launches={V1: {10: 1.5}}))
+    measure_all(machine)
+    assert machine.found() == {("slower", 9, 10)}
+    (row,) = machine.rows()
+    assert row["signal"] == "launch"
+    assert row["ratio"] == pytest.approx(1.5, abs=0.05)
+    assert row["other_ratio"] is None
+    confirmed = {key for key, verdict in verdicts(machine).items() if verdict == "confirmed"}
+    assert confirmed == {("slower", "launch")}
+    page = machine.client.get(f"/regressions/{row['id']}?repository=kernels").text
+    assert "launch +" in page
+    assert "kernel +" not in page
+
+
+def test_a_commit_that_trades_launches_for_kernels_is_told_as_both(build: Build) -> None:
+    machine = build(Truth(times={V1: {10: 0.8}}, launches={V1: {10: 1.4}}))
+    measure_all(machine)
+    assert machine.found() == {("slower", 9, 10), ("faster", 9, 10)}
+    signals = {row["direction"]: row["signal"] for row in machine.rows()}
+    assert signals == {"slower": "launch", "faster": "kernel"}
+
+
+def test_a_commit_that_slows_both_is_one_regression_that_names_both(build: Build) -> None:
+    machine = build(Truth(times={V1: {10: 1.1}}, launches={V1: {10: 1.4}}))
+    measure_all(machine)
+    (row,) = machine.rows()
+    assert (row["signal"], row["direction"]) == ("launch", "slower")
+    assert row["other_ratio"] == pytest.approx(1.1, abs=0.01)
+    assert set(verdicts(machine)) == {("slower", "graph"), ("slower", "launch")}
+
+
+def test_a_trial_of_a_kernel_that_shows_another_launch_tells_it(build: Build) -> None:
+    """History sees the kernel alone, because the launches of the first commits are not measured."""
+    machine = build(Truth(times={V1: {10: 1.2}}, launches={V1: {10: 1.5}}))
+    for number in range(COMMITS):
+        medians = machine._medians(V1, number)
+        machine.lab.bench(number, {V1: {metric: ns for metric, ns in medians.items() if metric != "launch"}})
+        machine.work()
+    assert machine.found() == {("slower", 9, 10)}
+    assert verdicts(machine) == {("slower", "graph"): "confirmed", ("slower", "launch"): "confirmed"}
+
+
+def test_nothing_is_found_where_nothing_changed(build: Build) -> None:
+    machine = build(Truth(launches={V1: {}, V2: {}}))
+    measure_all(machine)
+    assert machine.found() == set()
+    assert machine.rows("suspected") == []
+
+
+def test_a_change_of_a_launch_below_two_microseconds_is_not_confirmed() -> None:
+    base, small, large = [10_000.0] * 12, [11_500.0] * 12, [12_500.0] * 12
+    assert decide(base, small, "slower", 1.06, "launch").decision == "dismissed"
+    assert decide(base, large, "slower", 1.06, "launch").decision == "confirmed"
+    assert classify_trial(base, small, "launch").outcome == "same"
+    assert classify_pairs(base, small, "launch").outcome == "same"
+    assert classify_pairs(base, large, "launch").outcome == "slower"
+
+
+def test_a_change_of_a_launch_below_five_per_cent_is_not_confirmed() -> None:
+    base = [200_000.0] * 12
+    assert decide(base, [ns * 1.04 for ns in base], "slower", 1.06, "launch").decision == "dismissed"
+    assert decide(base, [ns * 1.06 for ns in base], "slower", 1.06, "launch").decision == "confirmed"
+    assert decide(base, [ns * 0.9 for ns in base], "faster", 0.94, "launch").decision == "confirmed"
+
+
+def test_controls_that_moved_decide_nothing_of_a_launch() -> None:
+    base = [40_000.0] * 12
+    verdict = classify_trial(base, [ns * 1.5 for ns in base], "launch", Reason.CONTROL_MOVED)
+    assert verdict.outcome == "unsure"
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "expected"),
+    [("cuda", "launch", "launch"), ("cuda", "graph", "cuda"), ("cuda", "kernel", "cuda"), ("cpu", "hot", "cpu")],
+)
+def test_kinds_of_times(kind: str, metric: str, expected: str) -> None:
+    assert kind_of_time(kind, metric) == expected
+
+
+def test_a_variant_without_graphs_is_judged_by_its_kernels(build: Build) -> None:
+    machine = build(Truth(times={V1: {10: 1.3}}, launches={V1: {}}))
+    for number in range(COMMITS):
+        medians = machine._medians(V1, number)
+        machine.lab.bench(number, {V1: {"kernel": medians["kernel"], "launch": medians["launch"]}})
+        machine.work()
+    assert machine.found() == {("slower", 9, 10)}
+    (row,) = machine.rows()
+    detail = machine.client.get(f"/api/v1/regressions/{row['id']}").json()
+    assert {series["metric"] for series in detail["series"] if series["verdict"] == "confirmed"} == {"kernel"}
+    cells = machine.client.get("/api/v1/overview", params={"repository": "kernels", "device": "test-gpu"}).json()
+    (cell,) = cells["items"]
+    assert cell["regression_id"] == row["id"]
+    assert cell["statement"]["signal"] == "kernel"
+
+
+def test_launches_below_the_floor_are_not_suspected(build: Build) -> None:
+    """4 % of 40 µs is less than 2 µs, however steady the host is."""
+    machine = build(Truth(launches={V1: {10: 1 + 1_600.0 / LAUNCH_NS}}))
+    machine.host = 0.001
+    measure_all(machine)
+    assert machine.found() == set()
+    assert machine.rows("suspected") == []
+    assert {row["cause"] for row in machine.rows("dismissed")} == {"code"}, "history has suspected nothing"
+
+
+def test_the_overview_marks_a_launch_beside_its_kernel(build: Build) -> None:
+    machine = build(Truth(launches={V1: {10: 1.5}, V2: {}}))
+    measure_all(machine)
+    cells = machine.client.get("/api/v1/overview", params={"repository": "kernels", "device": "test-gpu"}).json()
+    by_variant = {cell["variant"]: cell for cell in cells["items"]}
+    marked = by_variant["v1"]["launch_statement"]
+    assert (marked["kind"], marked["direction"], marked["signal"]) == ("confirmed", "slower", "launch")
+    assert by_variant["v1"]["statement"]["kind"] == "not_told_apart"
+    assert by_variant["v2"]["launch_statement"]["kind"] == "not_told_apart"
+    page = machine.client.get("/overview/cases/square?repository=kernels&device=test-gpu").text
+    assert page.count(f'data-regression="{marked["regression_id"]}"') == 1
+    assert "launch +" in page
