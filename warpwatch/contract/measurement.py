@@ -8,7 +8,7 @@ from typing import Any
 
 from warpwatch.contract.words import BatchState
 
-PROTOCOLS = {"cpu": "1", "cuda": "2"}
+PROTOCOLS = {"cpu": "1", "cuda": "3"}
 """Version of how timings are taken, per kind of device; part of a series' key, so the timings of two versions are never
 one series."""
 LAUNCH = "launch"
