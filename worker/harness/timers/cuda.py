@@ -193,10 +193,7 @@ class _Placement:
         for call in self.rotation.calls[:2]:
             call()
         with problem.turns.use(LaneUse.HOST):
-            if problem.uses_default_stream is None:
-                problem.uses_default_stream = launches_on_default_stream(self.rotation.calls[0], problem.device)
-            if problem.uses_default_stream:
-                raise CaptureError(_ON_DEFAULT_STREAM)
+            _expect_capturable(problem, self.rotation.calls[0])
             captured = capture(self._calls() * (launches // sets), problem.turns.pause, count=True)
         self._graph, self.results = captured.graph, captured.results
         expect_equal_launches(captured.added, sets)
@@ -565,9 +562,18 @@ def measure_set(problem: CaseProblem, seed: int) -> MeasuredInput:
 def _time_replay(problem: CaseProblem, call: Callable[[], Any]) -> int:
     """Nanoseconds of a replay of one call; CaptureError where no graph captures it."""
     with problem.turns.use(LaneUse.HOST):
+        _expect_capturable(problem, call)
         captured = capture([(0, call)])
     lead = Lead(_SINGLE_LEAD_NS)
     return max(1000, round(min(_replay_once(captured.graph, lead) for _ in range(3))))
+
+
+def _expect_capturable(problem: CaseProblem, call: Callable[[], Any]) -> None:
+    """Raises CaptureError where a capture does not see what the variant launches."""
+    if problem.uses_default_stream is None:
+        problem.uses_default_stream = launches_on_default_stream(call, problem.device)
+    if problem.uses_default_stream:
+        raise CaptureError(_ON_DEFAULT_STREAM)
 
 
 def plan_graphs(

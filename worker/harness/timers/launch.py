@@ -102,8 +102,8 @@ class LaunchTimer:
         late = 0
         lead = self._lead(wait_ns)
         while len(times) < count:
-            taken, awake = self._run(lead, min(self._at_once, count - len(times)), wait_ns)
-            if not awake.query():  # type: ignore[no-untyped-call]
+            taken, awake, is_late = self._run(lead, min(self._at_once, count - len(times)), wait_ns)
+            if not is_late:
                 times += taken
             elif lead.lengthen_where_late(awake):
                 continue
@@ -126,10 +126,9 @@ class LaunchTimer:
         longest_ns = min(_LONGEST_LEAD * usual_ns + _SHORTEST_NS, LONGEST_SURE_LEAD_NS)
         return Lead(min(_LEAD * usual_ns, longest_ns), longest_ns)
 
-    def _run(self, lead: Lead, count: int, wait_ns: float) -> tuple[list[float], torch.cuda.Event]:
-        """(nanoseconds of calls on the next sets, the event that the device reaches when it wakes)."""
-        # The copies that moved the numbers on may still run.
-        self._problem.synchronize()
+    def _run(self, lead: Lead, count: int, wait_ns: float) -> tuple[list[float], torch.cuda.Event, bool]:
+        """(nanoseconds of calls on the next sets, the event that the device reaches when it wakes, whether it had woken
+        when the last call returned)."""
         times: list[float] = []
         awake = new_event()
         lead.sleep()
@@ -141,7 +140,10 @@ class LaunchTimer:
             elapsed = perf_counter_ns() - begin
             times.append(float(elapsed + spin(wait_ns)))
             self._results[index] = result
-        return times, awake
+        is_late = bool(awake.query())  # type: ignore[no-untyped-call]
+        # Nothing of it may run beside a slice of the other side.
+        self._problem.synchronize()
+        return times, awake, is_late
 
 
 def fast_quantile(times_ns: Sequence[float]) -> float:
