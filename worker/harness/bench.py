@@ -64,6 +64,9 @@ _SIDE_SHARE = 0.2
 ENERGY_BUDGET_NS = 5_000_000_000
 """Budget from which a bench measures energy as well. That takes about a second, which is a fifth of it, and as long as
 everything else of a bench with the usual budget. It comes last, because it warms the card."""
+_RESTED_NS = 20_000_000
+"""After so long without a slice a side of a comparison warms up again before its first: the other side may still have
+captured, for as long as its host is slow, and the clocks settle anew."""
 _SLICE_NS = {"cuda": 10_000_000, "cpu": 40_000_000}
 """The longest slice of a comparison, per device kind. On a GPU rounds differ by more than slices do, so longer slices
 make no comparison narrower."""
@@ -208,6 +211,7 @@ class Prepared:
                     self._launch = LaunchTimer(problem, seed, plan)
                 except NoMetricError as error:
                     self.no_launch = str(error)
+        self._warm_since_ns: int | None = perf_counter_ns()
 
     def _open_timer(self, seed: int, plan: GraphPlan | None) -> Any:
         """The timer of the device's time, or of the CPU's."""
@@ -228,12 +232,19 @@ class Prepared:
         samples: list[float] = []
         with self._problem.modes(), watch(self._guard), no_collection():
             if self._timer is not None:
+                self._warm_up_after_rest()
                 samples = self._take_slices(wait * self._typical_ns)
                 self._typical_ns = self._typical_ns if wait else median(samples)
             launches = self._take_launches(launch_wait * self._launch_ns)
             if launches and not launch_wait:
                 self._launch_ns = quantile(sorted(launches), FASTEST)
         return SampleReply(Status.OK, self.note, samples, self.metric, launch_ns=launches, no_launch=self.no_launch)
+
+    def _warm_up_after_rest(self) -> None:
+        """Before the first slice; later ones take turns."""
+        since_ns, self._warm_since_ns = self._warm_since_ns, None
+        if since_ns is not None and perf_counter_ns() - since_ns > _RESTED_NS and isinstance(self._timer, GraphTimer):
+            self._timer.warm_up(PAIRED.warm_up_ns)
 
     def _take_slices(self, wait_ns: float) -> list[float]:
         samples: list[float] = []

@@ -114,7 +114,7 @@ class GraphTimer:
         self._graphs = [_Placement(problem, seed + index, sets, launches, scatter) for index in range(self.placements)]
         self.launches = self._graphs[0].work
         self._turn = 0
-        self._warm_up(0 if hot else pace.warm_up_ns)
+        self.warm_up(0 if hot else pace.warm_up_ns)
 
     def take(self, wait_ns: float = 0.0) -> list[float]:
         """Takes one slice: nanoseconds per launch of up to ten replays of one placement.
@@ -168,7 +168,7 @@ class GraphTimer:
         self._turn += 1
         return self._graphs[(self._turn - 1) % self.placements]
 
-    def _warm_up(self, budget_ns: int) -> None:
+    def warm_up(self, budget_ns: int) -> None:
         """Replays for `budget_ns`, until the clocks have settled."""
         end = perf_counter_ns() + budget_ns
         first, *others = self._graphs
