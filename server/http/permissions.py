@@ -43,6 +43,7 @@ PERMISSIONS: dict[TokenScope, tuple[str, ...]] = {
         "PATCH /regressions/{regression_id}",
         "POST /regressions/{regression_id}/mute",
         "POST /regressions/{regression_id}/triage",
+        "POST /costs/accept",
         "POST /costs/{trade_id}/accept",
         "PUT /series/{series_id}/mute",
         "DELETE /series/{series_id}/mute",

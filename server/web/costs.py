@@ -23,17 +23,17 @@ api = APIRouter(tags=["regressions"])
 TradeId = Annotated[int, Path(ge=1, le=2**62)]
 
 
-@router.post("/costs/{trade_id}/accept")
+@router.post("/costs/accept")
 def accept_form(
     page: PageScope,
-    trade_id: TradeId,
+    trade: Annotated[int, Form(ge=1, le=2**62)],
     author: Annotated[str, Form(max_length=MAX_NAME)] = "",
-    tab: Annotated[str, Form(max_length=20)] = "",
+    filters: Annotated[str, Form(max_length=2000)] = "",
 ) -> Response:
-    """Accepts a cost, and leads back to the tab of the inbox that showed it."""
+    """Accepts a cost where somebody signs. filters: the query of the inbox, to return to."""
     if author.strip():
-        accept_trade(page.session, trade_id, author.strip())
-    return RedirectResponse("/regressions" + ("?tab=suspected" if tab == "suspected" else "") + "#costs", 303)
+        accept_trade(page.session, trade, author.strip())
+    return RedirectResponse(f"/regressions?{filters}#costs", 303)
 
 
 class CostPatch(BaseModel):

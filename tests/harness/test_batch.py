@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.harness.child import Harness
 from warpwatch.contract.measurement import BatchRows
@@ -99,3 +100,23 @@ def test_a_first_call_that_finds_compiled_code_does_not_count(
         assert check(harness, "alone").counters.keys() == {"load"}
     finally:
         assert harness.stop() == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_bits_and_first_uses_on_a_gpu(
+    repository: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "jit" / "triton"))
+    harness = Harness(repository, cache, device="cuda:0")
+    try:
+        first, second = check(harness, "alone"), check(harness, "neighbour")
+        bench = harness.ask(
+            BenchReply, "bench", operator="rows", variant="split", case="rows=8,n=8,f32,fwd", budget_ns=50_000_000
+        )
+    finally:
+        assert harness.stop() == 0
+    assert (first.differing, first.batch) == (0, BatchRows(INVARIANT, 4, 0))
+    assert second.batch == BatchRows(DEPENDENT, 4, 1)
+    assert first.counters.keys() == {"first_call", "load"}
+    assert {"first_call", "load"} <= bench.counters.keys()

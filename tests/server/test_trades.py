@@ -4,6 +4,7 @@ back."""
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import BatchState, Status
 from warpwatch.db import registry
 from warpwatch.db.database import Database
+from warpwatch.db.outcomes import list_exported_runs, read_outcome
 from warpwatch.db.reads.trades import Trade
 from warpwatch.server.judge import Judge
 from warpwatch.server.judge.trades import record_trades
@@ -202,6 +204,10 @@ def costs(client: TestClient) -> list[dict[str, Any]]:
     return rows
 
 
+def plain(page: str) -> str:
+    return page.replace("\u2009", " ")
+
+
 def words(rows: list[dict[str, Any]]) -> list[str]:
     return [trade_words(Trade(**row)) for row in rows]
 
@@ -339,8 +345,11 @@ def test_the_form_of_the_inbox_accepts_a_cost(client: TestClient, lab: Lab) -> N
     measure(lab, 1, size=9e6)
     record(lab, 1)
     (row,) = costs(client)
-    answer = client.post(f"/costs/{row['id']}/accept", data={"author": "ann", "tab": "open"}, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/regressions#costs")
+    form = {"trade": row["id"], "filters": "repository=kernels"}
+    client.post("/costs/accept", data={**form, "author": " "}, follow_redirects=False)
+    assert len(costs(client)) == 1, "nobody signed"
+    answer = client.post("/costs/accept", data={**form, "author": "ann"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/regressions?repository=kernels#costs")
     assert costs(client) == []
 
 
@@ -364,3 +373,23 @@ def test_a_struck_out_result_costs_nothing(client: TestClient, lab: Lab) -> None
     assert client.post("/api/v1/jobs/4/strike-out", json={"reason": "another process"}).status_code == 200
     assert costs(client) == []
     assert trades(client, lab, 1) == []
+
+
+def test_the_job_of_a_check_shows_its_bits_and_its_batch(client: TestClient, lab: Lab) -> None:
+    check(lab, 0, {"v1": 1e-7}, ("y",), changed_rows=3, counters=seconds(first_call=2.0))
+    measure(lab, 1, changed_rows=0)
+    page = client.get("/jobs/1", headers=HTML).text
+    assert "3 elements differ from run to run · 3 of 8 rows have other bits in a smaller batch" in plain(page)
+    assert "first call 2.0 s" in plain(page)
+    assert "Same bits from run to run · batch-invariant: 8 rows" in plain(client.get("/jobs/2", headers=HTML).text)
+    assert "3.81 MiB" in plain(client.get("/jobs/3", headers=HTML).text)
+
+
+def test_what_a_check_found_leaves_with_the_results(lab: Lab, tmp_path: Path) -> None:
+    check(lab, 0, {"v1": 1e-7}, ("y",), changed_rows=3, counters=seconds(first_call=2.0))
+    with lab.database.session() as session:
+        (run,) = list_exported_runs(session, lab.repository)
+        reply = read_outcome(session, run, tmp_path).findings[0].check
+    assert reply is not None
+    assert (reply.differing, reply.batch) == (3, BatchRows(BatchState.DEPENDENT, 8, 3))
+    assert reply.counters == seconds(first_call=2.0)
