@@ -61,8 +61,8 @@ class PlannedJob:
 
 
 def plan_jobs(plan: SubmissionPlan, request: SubmissionRequest) -> list[PlannedJob]:
-    """All jobs of a request, in the order in which a device takes them; those without work come last. Of a range, what
-    was asked for before has no job.
+    """All jobs of a request, in the order in which a device takes them, comparisons with a baseline last. Of a range,
+    what was asked for before has no job.
 
     Git is asked for the sources of every commit, so no transaction may be open.
     """
@@ -76,7 +76,7 @@ def plan_jobs(plan: SubmissionPlan, request: SubmissionRequest) -> list[PlannedJ
                 continue
             since = plan.earlier.unchanged_since(slot, commit.sha, spec)
         jobs.append(PlannedJob(commit, operator, kind, device, spec, base if is_compare else None, since))
-    return in_queue_order([*jobs, *_held_jobs(plan, request)])
+    return [*in_queue_order(jobs), *_held_jobs(plan, request)]
 
 
 def in_queue_order(jobs: Iterable[PlannedJob]) -> list[PlannedJob]:

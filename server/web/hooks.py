@@ -146,6 +146,6 @@ def _requests(event: Push | ChangeRequest, repository: RepositoryRow) -> list[Su
     else:
         bases = [(event.before, None), (PARENT, None), (None, None)] if event.before else [(PARENT, None), (None, None)]
     return [
-        SubmissionRequest(repository=repository.name, commits=event.head, base=base, branch=branch, skip_unchanged=True)
+        SubmissionRequest(repository=repository.name, commits=event.head, base=base, branch=branch)
         for base, branch in bases
     ]
