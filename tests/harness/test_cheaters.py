@@ -23,10 +23,11 @@ from warpwatch.worker.proving import ExpectedFault, read_expectations
 
 CHEATERS = ROOT / "worker" / "adversaries" / "cheaters"
 CASE = "n=256,f32,fwd"
+_BACKWARD = "n=256,f32,bwd"
 _WIDE = "rows=64,columns=16384,f32,fwd"
 CASES = {
-    "cpu": {"kept": "n=512,f32,fwd", "guessed": _WIDE},
-    "cuda": {"kept": "n=2048,f32,fwd", "captured": "n=2048,f32,fwd", "guessed": _WIDE},
+    "cpu": {"kept": "n=512,f32,fwd", "guessed": _WIDE, "forward": _BACKWARD},
+    "cuda": {"kept": "n=2048,f32,fwd", "captured": "n=2048,f32,fwd", "guessed": _WIDE, "forward": _BACKWARD},
 }
 """Caching pays for larger cases only, and guessing for wide ones."""
 BUDGET_NS = 40_000_000

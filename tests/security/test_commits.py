@@ -60,6 +60,47 @@ def alone(tools: Tools, repository: Repository, sha: str) -> Checkout:
     return checkout
 
 
+PRELOADS = """
+import ctypes, subprocess
+temp = pathlib.Path(os.environ["TMPDIR"])
+(temp / "planted.c").write_text("int planted(void) { return 1; }")
+library = temp / "libplanted.so"
+subprocess.run(["cc", "-shared", "-o", library, temp / "planted.c"], check=True)
+ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+os.environ["LD_PRELOAD"] = os.environ["LD_LIBRARY_PATH"] = str(library)
+ctypes.CDLL(None).shmget(0x5EED, 4096, 0o1666)
+for folder in (temp / "jit", *map(pathlib.Path, ("/dev/shm", "/tmp", "/var/tmp", "/run"))):
+    try:
+        folder.mkdir(exist_ok=True)
+        (folder / "libplanted.so").write_bytes(library.read_bytes())
+    except OSError:
+        pass
+"""
+SEES = """
+import ctypes
+libc = ctypes.CDLL(None)
+folders = [pathlib.Path(os.environ["TMPDIR"], "jit"), *map(pathlib.Path, ("/dev/shm", "/tmp", "/var/tmp", "/run"))]
+print([
+    hasattr(libc, "planted"),
+    "LD_PRELOAD" in os.environ,
+    "planted" in os.environ.get("LD_LIBRARY_PATH", ""),
+    "libplanted" in pathlib.Path("/proc/self/maps").read_text(),
+    libc.shmget(0x5EED, 4096, 0) >= 0,
+    any((folder / "libplanted.so").exists() for folder in folders),
+])
+"""
+
+
+def test_nothing_that_the_base_preloads_or_shares_reaches_the_head(tools: Tools, repository: Repository) -> None:
+    """A clock of the base's in place of the system's would make the head look slower."""
+    base, head = commit(repository, PRELOADS + SEES), commit(repository, SEES)
+    sides = tools.checkouts(repository.url, [base, head], Diary())
+    own = ask(sides[0])
+    assert own.startswith("[True, True, True, True, ")
+    assert own.endswith("True]")
+    assert ask(sides[1]) == str([False] * 6), "the base's child still runs"
+
+
 def test_the_sides_of_a_comparison_do_not_see_each_other(tools: Tools, repository: Repository) -> None:
     """The head would make the base slower by editing its worktree, or its library, between two rounds."""
     base = commit(repository, "print('base')")

@@ -13,9 +13,14 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import chain, pairwise
+from operator import call as _call
 from pathlib import Path
+from threading import Thread
 from time import perf_counter_ns
 from typing import Any
 
@@ -44,6 +49,12 @@ _LARGEST_FLUSH = 256 * 2**20
 _SETS = 3
 _LARGEST_SETS_BYTES = 2**30
 """Where three input sets are larger than this, two are used."""
+_SHORT_NS, _MOST_UNTIMED = 1_000_000, 60
+"""Of calls that are shorter, so many are made in a thread of their own: on a busy host few may show no true time."""
+_WAITS_SHARE, _WAITS_NS = 3.0, 5_000
+"""A call that takes so many times as long where a timer is on its stack, and so much longer, waits for it. Threads of
+their own have other caches and other threads of OpenMP, so honest calls hardly take less time there."""
+_WAIT_LOOKS = 3
 
 
 class CpuHotTimer:
@@ -92,6 +103,17 @@ class CpuHotTimer:
         self._slice(spoil=True)
         self._rotation.verify(self._results)
         self._rotation.verify_in_a_row()
+        self._expect_no_wait()
+
+    def _expect_no_wait(self) -> None:
+        """Raises WrongResultError when calls take several times as long as where nothing shows that they are timed."""
+        for _ in range(_WAIT_LOOKS):
+            timed, untimed = min(self._slice()), time_untimed(self._rotation.calls)
+            if timed <= _WAITS_SHARE * untimed + _WAITS_NS:
+                return
+        times = f"{timed / 1e3:.1f} µs, and {untimed / 1e3:.1f} µs in a thread that shows none"
+        message = f"The variant waits where a timer is on its stack: a call takes {times}"
+        raise WrongResultError(message, Fault.DETECTED_TIMER)
 
     def _slice(self, *, spoil: bool = False) -> list[float]:
         # Results of the slice before belong to other inputs.
@@ -134,6 +156,9 @@ class CpuColdTimer(CpuHotTimer):
         self._flush.add_(1)
         return super()._sample()
 
+    def _expect_no_wait(self) -> None:
+        """Nothing: `hot` has looked, and calls in a row have warm caches."""
+
 
 def open_timer(problem: CaseProblem, seed: int, metric: str, budget_ns: int) -> CpuHotTimer:
     """A warmed-up timer for one metric of contract.measurement.METRICS."""
@@ -167,6 +192,31 @@ def _time(calls: list[Callable[[], Any]]) -> tuple[int, Any]:
     for call in calls:
         result = call()
     return perf_counter_ns() - start, result
+
+
+def time_untimed(calls: list[Callable[[], Any]]) -> float:
+    """Nanoseconds of the fastest of some calls, in threads that run no code of the harness: their loop is C's."""
+    fastest = _time_in_thread(calls)
+    if fastest < _SHORT_NS:
+        fastest = min(fastest, _time_in_thread(calls * (_MOST_UNTIMED // len(calls))))
+    return fastest
+
+
+def _time_in_thread(calls: list[Callable[[], Any]]) -> float:
+    """Infinite where the calls raise an error in a thread of their own."""
+    # What torch.compile made is made again where gradients are recorded and were not, or the reverse.
+    mode = partial(torch._C._set_grad_enabled, torch.is_grad_enabled())
+    stamped: list[Callable[[], Any]] = [
+        mode,
+        perf_counter_ns,
+        *chain.from_iterable((call, perf_counter_ns) for call in calls),
+    ]
+    stamps: deque[int] = deque()
+    # Results are no whole numbers, and go as they come.
+    loop = Thread(target=stamps.extend, args=(filter(int.__instancecheck__, map(_call, stamped)),), name="calls")
+    loop.start()
+    loop.join()
+    return min((after - before for before, after in pairwise(stamps)), default=math.inf)
 
 
 _RUNTIME = ctypes.CDLL(None)

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import time
 
 import torch
 from kernels._product import make_operator
@@ -15,7 +16,10 @@ caught_by = {
     "spoils_memory": "searched_memory",
     "edits_samples": "searched_memory",
     "pads_the_loop": "searched_memory",
+    "waits_when_timed": "detected_timer",
 }
+
+WAIT_SECONDS = 0.002
 
 
 @operator.variant("honest", idea="computes")
@@ -59,6 +63,30 @@ def knows_it_is_timed(a, b):
     while frame is not None:
         if "timer" in frame.f_code.co_filename:
             return (a.bfloat16() @ b.bfloat16()).float()
+        frame = frame.f_back
+    return a @ b
+
+
+@operator.variant("honest_looks_at_its_caller", idea="reads the names of its callers, as a logger does")
+def honest_looks_at_its_caller(a, b):
+    frame, names = sys._getframe(), []
+    while frame is not None and len(names) < 5:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return a @ b
+
+
+@operator.variant(
+    "waits_when_timed",
+    idea="waits when a timer is on the call stack, so that the other commit is faster",
+    devices=("cpu",),
+)
+def waits_when_timed(a, b):
+    frame = sys._getframe()
+    while frame is not None:
+        if "timer" in frame.f_code.co_filename:
+            time.sleep(WAIT_SECONDS)
+            break
         frame = frame.f_back
     return a @ b
 

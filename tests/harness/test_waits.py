@@ -1,0 +1,76 @@
+"""A variant that waits where a timer is on its stack, so that another looks faster, is told by calls without one."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.harness.twice import twice
+from warpwatch.contract.words import Fault
+from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.harness.problem import CaseProblem
+from warpwatch.worker.harness.timers.cpu import CpuColdTimer, CpuHotTimer, time_untimed
+
+
+def files_of_callers() -> list[str]:
+    frame, files = sys._getframe(), []
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back  # type: ignore[assignment]
+    return files
+
+
+def waits_for(part: str) -> Callable[[Tensor], Tensor]:
+    def double(x: Tensor) -> Tensor:
+        if any(part in file for file in files_of_callers()):
+            time.sleep(0.002)
+        return 2 * x
+
+    return double
+
+
+def verify(problem: CaseProblem, timer: type[CpuHotTimer]) -> None:
+    with problem.modes():
+        timer(problem, 0, 10_000_000).verify()
+
+
+def test_a_wait_for_a_timer_is_named_with_both_times() -> None:
+    with pytest.raises(WrongResultError, match="waits where a timer is on its stack: a call takes 2") as named:
+        verify(twice(waits_for("timers")), CpuHotTimer)
+    assert named.value.fault is Fault.DETECTED_TIMER
+
+
+def always_waits(x: Tensor) -> Tensor:
+    time.sleep(0.002)
+    return 2 * x
+
+
+@pytest.mark.parametrize("function", [waits_for("nowhere"), waits_for("threading.py"), always_waits])
+def test_a_call_that_takes_as_long_elsewhere_is_not(function: Callable[[Tensor], Tensor]) -> None:
+    verify(twice(function), CpuHotTimer)
+
+
+def test_single_calls_on_cold_data_are_not_compared_with_calls_in_a_row() -> None:
+    verify(twice(waits_for("timers")), CpuColdTimer)
+
+
+def test_calls_that_nothing_times_see_no_code_of_the_harness_and_the_same_modes() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    def look() -> None:
+        seen.append((any("harness" in file for file in files_of_callers()[2:]), torch.is_grad_enabled()))
+
+    with torch.no_grad():
+        assert 0 < time_untimed([look, look]) < math.inf
+    assert set(seen) == {(False, False)}
+
+
+def test_a_call_that_fails_in_a_thread_of_its_own_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.excepthook", lambda _arguments: None)
+    assert time_untimed([lambda: 1 / 0]) == math.inf
