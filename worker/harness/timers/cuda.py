@@ -65,7 +65,6 @@ _NOTICEABLE_NS = 50_000
 """Larger than the difference between two waits for an idle device."""
 _OTHER_STREAM_SHARE = 0.2
 _PAUSE_SECONDS = 0.002
-_ON_DEFAULT_STREAM = "it launches on CUDA's default stream, which no capture sees"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +192,7 @@ class _Placement:
         for call in self.rotation.calls[:2]:
             call()
         with problem.turns.use(LaneUse.HOST):
-            if problem.uses_default_stream is None:
-                problem.uses_default_stream = launches_on_default_stream(self.rotation.calls[0], problem.device)
-            if problem.uses_default_stream:
-                raise CaptureError(_ON_DEFAULT_STREAM)
+            _expect_seen(problem, self.rotation.calls[0])
             captured = capture(self._calls() * (launches // sets), problem.turns.pause, count=True)
         self._graph, self.results = captured.graph, captured.results
         expect_equal_launches(captured.added, sets)
@@ -565,9 +561,18 @@ def measure_set(problem: CaseProblem, seed: int) -> MeasuredInput:
 def _time_replay(problem: CaseProblem, call: Callable[[], Any]) -> int:
     """Nanoseconds of a replay of one call; CaptureError where no graph captures it."""
     with problem.turns.use(LaneUse.HOST):
+        _expect_seen(problem, call)
         captured = capture([(0, call)])
     lead = Lead(_SINGLE_LEAD_NS)
     return max(1000, round(min(_replay_once(captured.graph, lead) for _ in range(3))))
+
+
+def _expect_seen(problem: CaseProblem, call: Callable[[], Any]) -> None:
+    """Raises CaptureError where the call launches on CUDA's default stream; a variant is looked at once."""
+    if problem.uses_default_stream is None:
+        problem.uses_default_stream = launches_on_default_stream(call, problem.device)
+    if problem.uses_default_stream:
+        raise CaptureError("it launches on CUDA's default stream, which no capture sees")
 
 
 def plan_graphs(
