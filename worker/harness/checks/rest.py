@@ -24,6 +24,9 @@ from ..timers.kernel import busy_ns
 _LOOK_SECONDS, _PATIENCE_SECONDS = 0.1, 0.4
 _MOST_SHARE = 0.2
 """Of a look, in which the CPU or the device works at most."""
+_SUSPICIOUS_SHARE = 0.03
+"""Of the time between requests, in which the threads run: one that waits runs for a thousandth. Where others use the
+CPUs, one that works gets little of them. A suspicion accuses nobody."""
 _ENOUGH_NS = 10_000_000
 """Time without a request after which its share says something."""
 _NOTICEABLE_NS = 200_000
@@ -107,7 +110,7 @@ class IdleTimes:
     @property
     def is_suspicious(self) -> bool:
         """Whether the process may not have rested since this was asked last."""
-        is_busy = self._idle_ns >= _ENOUGH_NS and self._cpu_ns > _MOST_SHARE * self._idle_ns
+        is_busy = self._idle_ns >= _ENOUGH_NS and self._cpu_ns > _SUSPICIOUS_SHARE * self._idle_ns
         is_suspicious = is_busy or self._is_late
         self._cpu_ns, self._idle_ns, self._is_late = 0, 0, False
         return is_suspicious

@@ -65,7 +65,6 @@ _NOTICEABLE_NS = 50_000
 """Larger than the difference between two waits for an idle device."""
 _OTHER_STREAM_SHARE = 0.2
 _PAUSE_SECONDS = 0.002
-_ON_DEFAULT_STREAM = "it launches on CUDA's default stream, which no capture sees"
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,7 +572,7 @@ def _expect_capturable(problem: CaseProblem, call: Callable[[], Any]) -> None:
     if problem.uses_default_stream is None:
         problem.uses_default_stream = launches_on_default_stream(call, problem.device)
     if problem.uses_default_stream:
-        raise CaptureError(_ON_DEFAULT_STREAM)
+        raise CaptureError("it launches on CUDA's default stream, which no capture sees")
 
 
 def plan_graphs(

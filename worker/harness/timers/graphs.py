@@ -128,6 +128,8 @@ def _refusal(call: Callable[[], Any]) -> str | None:
         return str(error)
     except torch.OutOfMemoryError:
         return None
+    except Exception as error:  # noqa: BLE001 - libraries raise errors of their own where CUDA refuses a launch.
+        return str(error)
     return None
 
 

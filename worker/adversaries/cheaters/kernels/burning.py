@@ -27,24 +27,26 @@ def honest(a, b):
 
 def _help():
     while True:
-        a, b, stream, y, done = TASKS.get()
-        with torch.cuda.stream(stream), torch.no_grad():
+        a, b, y, done = TASKS.get()
+        with torch.no_grad():
             torch.mm(a, b, out=y)
         done.set()
 
 
-@operator.variant("honest_helper", idea="lets a thread compute that waits between the calls")
+@operator.variant("honest_helper", idea="lets a thread compute that waits between the calls", devices=("cpu",))
 def honest_helper(a, b):
     if not HELPERS:
         HELPERS.append(threading.Thread(target=_help, daemon=True))
         HELPERS[0].start()
     y, done = torch.empty_like(a), threading.Event()
-    TASKS.put((a, b, torch.cuda.current_stream() if a.is_cuda else None, y, done))
+    TASKS.put((a, b, y, done))
     done.wait()
     return y
 
 
 def _burn(device):
+    if device.type == "cuda":
+        torch.cuda.set_stream(torch.cuda.Stream(device))
     x, y = torch.ones(1024, 1024, device=device), torch.empty(1024, 1024, device=device)
     while (idle := time.monotonic() - LAST["call"]) < GIVES_UP_SECONDS:
         if idle < IDLE_SECONDS:
@@ -53,7 +55,7 @@ def _burn(device):
         with torch.no_grad():
             torch.mm(x, x, out=y)
         if device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.current_stream().synchronize()
 
 
 @operator.variant("burns_while_idle", idea="keeps the device busy when nobody has called it for 30 ms")
