@@ -9,6 +9,7 @@ from itertools import permutations
 from typing import Any
 
 from warpwatch.contract.case import parse_case
+from warpwatch.contract.measurement import LAUNCH
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.trades import TradedCell, find_parent, read_trade_facts
 from warpwatch.server.explanation.paired import PairedOutcome, list_paired_outcomes
@@ -63,6 +64,9 @@ def find_moved_work(outcomes: Iterable[PairedOutcome], cells: Iterable[TradedCel
     """
     groups: dict[tuple[str, str, str, str], dict[str, PairedOutcome]] = {}
     for item in outcomes:
+        # The host's time of a call is a signal of its own: it is no work of the device that could move.
+        if item.metric == LAUNCH:
+            continue
         with suppress(ValueError):
             case = parse_case(item.case)
             shape = replace(case, direction="fwd").key

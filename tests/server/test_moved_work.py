@@ -94,6 +94,13 @@ def test_nothing_is_told_that_no_comparison_decided() -> None:
     assert sentences(replace(outcome("bwd", 0.25), case="BM_square/8"), outcome("step", 1.2)) == [], "of another tool"
 
 
+def test_the_host_s_time_of_a_call_is_no_work_that_moves() -> None:
+    measured = [outcome("bwd", 0.25), outcome("step", 1.2)]
+    launches = [replace(outcome("bwd", 1.5), metric="launch"), replace(outcome("step", 1.0), metric="launch")]
+    assert sentences(*measured, *launches) == ["backward 4.0× faster, step 1.20× slower"]
+    assert sentences(*launches, replace(outcome("fwd", 0.5), metric="launch")) == []
+
+
 def test_the_worst_of_several_shapes_is_told() -> None:
     larger = [replace(outcome(name, ratio), case=f"n=2048,f32,{name}") for name, ratio in (("bwd", 0.5), ("step", 1.4))]
     (work,) = find_moved_work([outcome("bwd", 0.25), outcome("step", 1.2), *larger], [])
