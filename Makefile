@@ -61,7 +61,7 @@ ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possib
 	@$(MAKE) --no-print-directory --jobs 4 check shared later ALSO=tests/package ARCHS="--arch 90" DEVICE_CODE=--Ofast-compile=max HOST_CODE=-O0
 	@$(MAKE) --no-print-directory --jobs 2 timed loop
 
-e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; takes 45 minutes.
+e2e: $(VENV)/.develop browser  ## Measure ten, twenty-five and forty commits of known fate through the whole service; takes an hour.
 	$(BIN)/pytest tests/e2e $(ARGS)
 
 nightly: $(VENV)/.develop browser  ## What CI has no time for: long tests, CUDA code as it ships, honest runs, a fleet, e2e.

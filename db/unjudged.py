@@ -83,20 +83,21 @@ def reopen_early(s: Session, job_id: int) -> int:
     """Takes the verdicts back from which jobs of a submission were judged before the last one of their operator, device
     and kind ended, so that they are judged once more with all readings; how many.
 
-    Ranges are measured halves first: whoever came early saw gaps, and the newest commit had no history at all.
+    Ranges are measured by halves: a job that came early saw gaps, and the newest commit had no history at all. Nothing
+    is taken back of results that were imported: the clocks of other machines do not tell when they were judged.
     """
     return len(s.execute(text(_REOPEN), {"job_id": job_id}).all())
 
 
 _REOPEN = """
 WITH slot AS (
-    SELECT other.id, other.state, other.attempt, other.judged_at, other.finished_at FROM jobs AS own
+    SELECT other.id, other.state, other.judged_at, other.finished_at FROM jobs AS own
     JOIN jobs AS other ON other.submission_id = own.submission_id AND other.operator_id = own.operator_id
          AND other.device_id = own.device_id AND other.kind = own.kind
-    WHERE own.id = :job_id AND own.kind IN ('bench', 'check')
+    WHERE own.id = :job_id AND own.kind IN ('bench', 'check') AND other.reason IS DISTINCT FROM 'unchanged'
 )
 UPDATE jobs SET judged_at = NULL FROM slot
-WHERE jobs.id = slot.id AND slot.state = 'done' AND slot.attempt > 0
+WHERE jobs.id = slot.id AND slot.state = 'done'
   AND slot.judged_at < (SELECT max(finished_at) FROM slot)
   AND NOT EXISTS (SELECT FROM slot WHERE state IN ('queued', 'running'))
 RETURNING jobs.id

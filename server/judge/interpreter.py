@@ -180,7 +180,8 @@ def judge_job(database: Database, mirrors: Mirrors, job: EndedJob, trial_share: 
                         date_back(session, job.operator_id, job.finished_at)
                     keep_share(session, job.device_id, trial_share)
                     mark_judged(session, job.id)
-                    reopen_early(session, job.id)
+                    if facts.imported_job_id is None:
+                        reopen_early(session, job.id)
                 return
         except ContextChangedError:
             # Whoever changed it got on with its own work, so this does not go on for ever.

@@ -120,6 +120,18 @@ def test_a_working_tree_is_checked_and_compared_and_nothing_else(client: TestCli
     ]
 
 
+def test_a_working_tree_is_measured_whatever_is_unchanged(client: TestClient, lab: Lab, clone: Path) -> None:
+    """Its commit has the sources of `cube` that the base was checked with."""
+    body = {"repository": "kernels", "commits": "main", "device": "cpu", "operators": ["cube"], "kinds": ["check"]}
+    client.post(f"{API}/submissions", json=body)
+    sha = send(client, patch_of(clone)).json()["sha"]
+    made = submit(client, sha, operators=["cube"])
+    assert [(job["kind"], job["state"]) for job in jobs(client, made.json()["id"])] == [
+        ("check", "queued"),
+        ("compare", "queued"),
+    ]
+
+
 def test_a_worker_gets_the_patch_with_the_job(client: TestClient, lab: Lab, clone: Path) -> None:
     content = patch_of(clone)
     sha = send(client, content).json()["sha"]
