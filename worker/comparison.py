@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import mean, median
 
@@ -20,7 +20,6 @@ from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once
 from warpwatch.worker.gate import counts_as_fit, expect_healthy
 from warpwatch.worker.measurer import describe
 from warpwatch.worker.plan import JobPlan, with_pairs
-from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 from warpwatch.worker.tools import Tools
 
@@ -72,7 +71,7 @@ def compare(plan: JobPlan, tools: Tools, reporter: BoundedReporter) -> Outcome:
     environment = head_checkout.environment_of(plan.sources, reporter)
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
     expect_healthy(head_checkout, host.device, outcome.peaks, reporter, host.last_canary)
-    limits = TimeLimits(outcome.peaks, host.kind)
+    limits = tools.time_limits(outcome.peaks, reporter)
     load_at_once(checkouts, request.operator, reporter)
     base = ComparedSide("base", plan, base_checkout, reporter, limits)
     head = ComparedSide("head", plan, head_checkout, reporter, limits)
@@ -216,25 +215,32 @@ class _Rounds:
     def _round(self, comparison: Comparison, index: int) -> Comparison:
         """One more round of a pair, with what the controls say against it; the first failure ends the comparison."""
         kind = self._base.checkout.host.kind
-        turns = [self._sides[name] for name in turns_of(index, kind, is_limited=self._is_limited)]
+        turns = turns_of(index, kind, is_limited=self._is_limited)
+        sides = [self._sides[turn.side] for turn in turns[:2]]
         metrics: dict[str, str] = {}
-        for side, reply in self._prepare(comparison, turns[:2]):
+        for side, reply in self._prepare(comparison, sides):
             if reply.status is not Status.OK:
                 return self._end_failed(comparison, side, reply)
             metrics[side.name] = reply.metric or comparison.metric
         if metrics["base"] != metrics["head"]:
             message = f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
             return self._end(comparison, Status.UNSUPPORTED, message)
-        samples: dict[str, list[float]] = {"base": [], "head": [], "waited": []}
-        for side, wait in self._slices_of(turns, WAITS[kind]):
+        samples: dict[str, list[float]] = {"base": [], "head": []}
+        waited: list[float] = []
+        for turn in turns:
+            side, wait = self._sides[turn.side], WAITS[kind] if turn.waits else 0.0
             reply = side.ask("sample", comparison.variant, comparison.case, self._budget_ns, self._slices, wait)
             if reply.status is not Status.OK:
                 return self._end_failed(comparison, side, reply)
-            samples["waited" if wait else side.name].append(typical(reply.samples_ns, kind))
+            slice_ns = typical(reply.samples_ns, kind)
+            if turn.waits:
+                waited.append(slice_ns / samples[side.name][-1])
+            else:
+                samples[side.name].append(slice_ns)
         # Where the time is limited, later rounds than the first compute the same; on a GPU `finish` also leaves the
         # memory to the other side.
         is_verified = index == 0 or not self._is_limited or kind != "cpu"
-        for side, reply in self._verify(comparison, turns[:2]) if is_verified else ():
+        for side, reply in self._verify(comparison, sides) if is_verified else ():
             if reply.status is not Status.OK:
                 return self._end_failed(comparison, side, reply)
         base_ns, head_ns = middle(samples["base"], samples["head"])
@@ -245,7 +251,7 @@ class _Rounds:
             base_ns=[*comparison.base_ns, base_ns],
             head_ns=[*comparison.head_ns, head_ns],
             again=[*comparison.again, middle_ratio(first, second)],
-            waited=[*comparison.waited, middle_ratio(second, samples["waited"])],
+            waited=[*comparison.waited, median(waited)],
         )
         return replace(longer, reason=judge_controls(longer.again, longer.waited, kind, longer.ratios))
 
@@ -284,14 +290,6 @@ class _Rounds:
             return
         sent = [side.send("finish", variant, case, self._budget_ns, self._slices) for side in sides]
         yield from zip(sides, [receive() for receive in sent], strict=True)
-
-    def _slices_of(self, turns: list[ComparedSide], wait: float) -> list[tuple[ComparedSide, float]]:
-        """(side, wait) in turn. After each A B B A the base is sampled once more with a wait, as a control: a fifth of
-        all slices."""
-        sampled = [(side, 0.0) for side in turns]
-        for end in range(len(sampled), 0, -4):
-            sampled.insert(end, (self._base, wait))
-        return sampled
 
     def _end_failed(self, comparison: Comparison, side: ComparedSide, reply: SampleReply) -> Comparison:
         reason = Reason.BASE_FAILED if side is self._base else None
@@ -335,8 +333,8 @@ def plan_slices(spec: JobSpec, device_kind: str) -> tuple[int, int]:
     budget_ns, seconds = spec.budget_ns or BUDGET_NS, spec.stop.seconds if spec.stop is not None else None
     if seconds is None or device_kind != "cpu":
         return budget_ns, planned_rounds(spec) if seconds is None else ROUNDS
-    # A fifth of the slices are controls, and half of the time goes to what a round needs besides.
-    count = 2 * ROUNDS * max(1, len(spec.pairs or ())) * len(turns_of(0, device_kind, is_limited=True)) * 5 // 4
+    # Half of the time goes to what a round needs besides.
+    count = 2 * ROUNDS * max(1, len(spec.pairs or ())) * len(turns_of(0, device_kind, is_limited=True))
     slice_ns = min(max(int(seconds * 1e9 / count), _LEAST_SLICE_NS), _MOST_SLICE_NS)
     return min(slice_ns * ROUNDS, budget_ns), ROUNDS
 
@@ -388,8 +386,27 @@ def middle_ratio(before_ns: list[float], after_ns: list[float]) -> float:
     return median(after / before for before, after in zip(before_ns, after_ns, strict=True))
 
 
-def turns_of(index: int, device_kind: str, *, is_limited: bool = False) -> list[str]:
-    """The order of slices in round `index`, "base" or "head": in A B B A a steady drift cancels, and A is the base in
-    every second round. is_limited: whether the time for the rounds is."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A slice of a round. side: base or head. waits: whether it is the control with a wait, over the slice of this side
+    before it."""
+
+    side: str
+    waits: bool = False
+
+
+def turns_of(index: int, device_kind: str, *, is_limited: bool = False) -> list[Turn]:
+    """The slices of round `index` in their order. In A B B A a steady drift cancels, and A is the base in every second
+    round. After each A B B A comes a control with a wait: a fifth of all slices. is_limited: whether the time for the
+    rounds is.
+
+    On a CPU both sides wait in turn, and each A B B A is followed by B A A B. A busy system lets those wait longer that
+    ran last, so with the base's waits alone the base ran for three fifths of the time, and was slower than itself.
+    """
     first, second = ("base", "head") if index % 2 == 0 else ("head", "base")
-    return [first, second, second, first] * (LIMITED_TURNS if is_limited else TURNS)[device_kind]
+    turns: list[Turn] = []
+    for number in range((LIMITED_TURNS if is_limited else TURNS)[device_kind]):
+        near, far = (first, second) if number % 2 == 0 else (second, first)
+        waiting = far if device_kind == "cpu" else "base"
+        turns += [Turn(near), Turn(far), Turn(far), Turn(near), Turn(waiting, waits=True)]
+    return turns

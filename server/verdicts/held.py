@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, log, sqrt
-from statistics import NormalDist, median
+from statistics import median
 from typing import Literal
 
-from warpwatch.contract.rounds import ROUNDS, StopRule, early_ratio, interval_of_rounds, plain_ratio
+from warpwatch.contract.rounds import (
+    ROUNDS,
+    StopRule,
+    early_ratio,
+    exclude_chance,
+    interval_of_rounds,
+    plain_ratio,
+    student,
+)
 from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.noise import NORMAL_MAD
 from warpwatch.server.verdicts.paired import decide
@@ -50,18 +58,20 @@ def classify_pairs(
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     thresholds = thresholds_of(device_kind)
     usual, least = interval_of_rounds(ratios, thresholds.confidence), thresholds.confirm_ratio
-    if usual is None:
+    if usual is None or len(ratios) < thresholds.earliest_plain:
         return PairVerdict("unsure")
     strict = _strict_interval(ratios, (1 - thresholds.confidence) / max(among, 1))
-    is_large = abs(median(head_ns) - median(base_ns)) >= thresholds.least_ns
+    is_large = abs(median(ratios) - 1) * median(base_ns) >= thresholds.least_ns
     low, high = min(usual[0], strict[0]), max(usual[1], strict[1])
-    # Rounds that ended early did so beyond this boundary, which holds off false changes of many pairs as well.
+    # Rounds that ended early did so beyond this boundary, which holds off false changes of many pairs as well, and as
+    # their scatter excludes chance.
     is_early, are_few = len(ratios) < ROUNDS, len(ratios) < thresholds.earliest_unsuspected
     bound = (plain_ratio if are_few else early_ratio)(least, len(ratios)) if is_early else inf
+    is_shown = is_large and (not is_early or exclude_chance(ratios))
     outcome: PairOutcome = "same"
-    if is_large and ((low > least and not are_few) or usual[0] > bound):
+    if is_shown and ((low > least and not are_few) or usual[0] > bound):
         outcome = "slower"
-    elif is_large and ((high < 1 / least and not are_few) or usual[1] < 1 / bound):
+    elif is_shown and ((high < 1 / least and not are_few) or usual[1] < 1 / bound):
         outcome = "faster"
     elif are_few:
         return PairVerdict("unsure")
@@ -133,14 +143,5 @@ def _strict_interval(ratios: Sequence[float], outside: float) -> tuple[float, fl
     logs = [log(ratio) for ratio in ratios]
     middle = median(logs)
     scatter = NORMAL_MAD * median(abs(value - middle) for value in logs)
-    reach = min(_student(outside, len(logs) - 1) * _OF_MEDIAN * scatter / sqrt(len(logs)), _WIDEST)
+    reach = min(student(outside, len(logs) - 1) * _OF_MEDIAN * scatter / sqrt(len(logs)), _WIDEST)
     return exp(middle - reach), exp(middle + reach)
-
-
-def _student(outside: float, freedom: int) -> float:
-    """How many standard errors to either side leave that share outside, in the expansion of Student's distribution by 1
-    / freedom."""
-    z = NormalDist().inv_cdf(1 - outside / 2)
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from warpwatch.contract.rounds import CONFIRMED, ROUNDS, StopRule
+from warpwatch.contract.rounds import CONFIRMED, FEWEST_ROUNDS, ROUNDS, StopRule
 
 DeviceKind = Literal["cuda", "cpu"]
 
@@ -123,8 +123,15 @@ class Thresholds:
     earliest_unsuspected: int = field(
         metadata=_documented(
             "rounds",
-            "The same where nothing is suspected: a change among many pairs must not appear by chance. Three show one "
-            "that is plain: beyond the eighth power of the ratio that confirms.",
+            "The same where nothing is suspected: a change among many pairs must not appear by chance.",
+        )
+    )
+    earliest_plain: int = field(
+        metadata=_documented(
+            "rounds",
+            "Rounds that show a plain change where nothing is suspected: beyond the eighth power of the ratio that "
+            "confirms, after three. On a CPU some code runs at one of two speeds, and three "
+            "rounds show such code changed in one comparison of 32.",
         )
     )
     more_rounds: int = field(
@@ -153,6 +160,7 @@ THRESHOLDS: dict[DeviceKind, Thresholds] = {
         rounds=ROUNDS,
         earliest=3,
         earliest_unsuspected=6,
+        earliest_plain=3,
         more_rounds=36,
         few_rounds=6,
     ),
@@ -172,6 +180,7 @@ THRESHOLDS: dict[DeviceKind, Thresholds] = {
         rounds=ROUNDS,
         earliest=3,
         earliest_unsuspected=6,
+        earliest_plain=6,
         more_rounds=36,
         few_rounds=6,
     ),
@@ -191,7 +200,8 @@ def stop_rule(device_kind: str, is_suspected: bool) -> StopRule:
     thresholds = thresholds_of(device_kind)
     if is_suspected:
         return StopRule(thresholds.earliest, thresholds.confirm_ratio, suspected=thresholds.expected_ratio)
-    return StopRule(thresholds.earliest_unsuspected, thresholds.confirm_ratio)
+    plain = thresholds.earliest_plain if thresholds.earliest_plain > FEWEST_ROUNDS else None
+    return StopRule(thresholds.earliest_unsuspected, thresholds.confirm_ratio, plain=plain)
 
 
 def list_thresholds() -> list[ThresholdRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from statistics import geometric_mean
 from types import SimpleNamespace
 from typing import Any
 
@@ -148,6 +149,30 @@ def test_every_round_measures_the_base_with_a_wait(kind: str) -> None:
     slices = [wait for verb, wait in (*base.asked, *head.asked) if verb == "sample"]
     assert 0 < sum(wait > 0 for wait in slices) / len(slices) <= 0.3
     assert from_json(Comparison, to_json(comparison)) == comparison
+
+
+class BusySide(Side):
+    """A side of a busy CPU, which lets a process wait the longer the more it ran in the last five slices. ran: the
+    names of the sides in the order of their slices."""
+
+    def __init__(self, name: str, ran: list[str]) -> None:
+        super().__init__(name, "cpu", 100.0)
+        self._ran = ran
+
+    def ask(self, verb: str, *names: Any) -> SampleReply:
+        self.ns = 100.0 * (1 + 0.1 * self._ran[-5:].count(self.name))
+        if verb == "sample":
+            self._ran.append(self.name)
+        return super().ask(verb, *names)
+
+
+@pytest.mark.parametrize("seconds", [None, 6.0])
+def test_a_busy_cpu_slows_both_sides_alike(seconds: float | None) -> None:
+    """With all waits on the base, it ran in three of five slices, and identical code looked 8 % faster."""
+    ran: list[str] = []
+    comparison, _ = compare(BusySide("base", ran), BusySide("head", ran), 12, StopRule(6, 1.02, seconds))
+    assert ran.count("base") == ran.count("head")
+    assert geometric_mean(comparison.ratios) == pytest.approx(1, abs=0.005)
 
 
 @pytest.mark.parametrize("is_small", [True, False])
