@@ -6,8 +6,8 @@ A second call with the same output file adds rounds to those in it, with the slo
 shared machine is not held for long.
 
 Like a comparison of two commits, every round uses two fresh processes that are alive at once and measures in slices
-A B B A (B A A B in every other round; eight times over on a CPU). It measures identical code, and the same code with a
-known slow-down: a wait on a GPU, and a repeated share of the work on a CPU.
+A B B A (B A A B in every other round; on a CPU eight times over, in both orders by turns). It measures identical code,
+and the same code with a known slow-down: a wait on a GPU, and a repeated share of the work on a CPU.
 
 A comparison is drawn from at most twelve of the rounds without replacement, and ends early by the service's own rule.
 As in the service, an unsure one is drawn again from 36 rounds if there are so many (`--rounds 48`). For identical code
@@ -88,24 +88,24 @@ def measure_round(
     prepared = {"plan": to_json(plans[variant]) if variant in plans else None, "metrics": [*metrics]}
     sides = {"base": (base, "plain"), "head": (head, variant)}
     turns = turns_of(index, kind)
-    for side in turns[:2]:
-        process, name = sides[side]
+    for turn in turns[:2]:
+        process, name = sides[turn.side]
         process.request(verb="prepare", variant=name, case=case, **prepared)
-    samples: dict[str, list[float]] = {"base": [], "head": [], "waited": []}
-
-    def sample(side: str, name: str, wait: float = 0.0) -> None:
-        process, variant = sides[side]
-        reply = process.request(verb="sample", variant=variant, case=case, wait=wait)
-        samples[name].append(typical(reply["samples_ns"], kind))
-
-    for count, side in enumerate(turns, start=1):
-        sample(side, side)
-        if count % 4 == 0:
-            sample("base", "waited", wait_share(kind, metrics[0], samples["base"]))
+    samples: dict[str, list[float]] = {"base": [], "head": []}
+    waited: list[float] = []
+    for turn in turns:
+        process, name = sides[turn.side]
+        wait = wait_share(kind, metrics[0], samples["base"]) if turn.waits else 0.0
+        reply = process.request(verb="sample", variant=name, case=case, wait=wait)
+        slice_ns = typical(reply["samples_ns"], kind)
+        if turn.waits:
+            waited.append(slice_ns / samples[turn.side][-1])
+        else:
+            samples[turn.side].append(slice_ns)
     for process, name in sides.values():
         process.request(verb="finish", variant=name, case=case)
     first, second = samples["base"][::2], samples["base"][1::2]
-    controls = middle_ratio(first, second), middle_ratio(second, samples["waited"])
+    controls = middle_ratio(first, second), median(waited)
     return *middle(samples["base"], samples["head"]), *controls
 
 

@@ -16,7 +16,6 @@ from warpwatch.worker.comparison import TURNS, Pair, planned_rounds, typical
 from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.plan import plan_job, with_pairs
-from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter
 from warpwatch.worker.tools import Tools
 
@@ -47,7 +46,7 @@ def compare_cells(request: JobRequest, tools: Tools, reporter: Reporter, traces:
         checkout.start_spares(1, bounded)
     peaks = tools.peaks(checkouts[0], bounded)
     expect_healthy(checkouts[0], tools.host.device, peaks, bounded, tools.host.last_canary)
-    limits = TimeLimits(peaks, tools.host.kind)
+    limits = tools.time_limits(peaks, bounded)
     sides = [
         ComparedSide(name, plan, checkout, bounded, limits) for name, checkout in zip(CELLS, checkouts, strict=True)
     ]

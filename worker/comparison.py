@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import mean, median
 from typing import Any, TypeVar
@@ -21,7 +21,6 @@ from warpwatch.worker.crowd import drop_at_once, drop_idle_at_once, load_at_once
 from warpwatch.worker.gate import counts_as_fit, expect_healthy
 from warpwatch.worker.measurer import describe
 from warpwatch.worker.plan import JobPlan, with_pairs
-from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 from warpwatch.worker.tools import Tools
 
@@ -76,7 +75,7 @@ def compare(plan: JobPlan, tools: Tools, reporter: BoundedReporter) -> Outcome:
     environment = head_checkout.environment_of(plan.sources, reporter)
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
     expect_healthy(head_checkout, host.device, outcome.peaks, reporter, host.last_canary)
-    limits = TimeLimits(outcome.peaks, host.kind)
+    limits = tools.time_limits(outcome.peaks, reporter)
     load_at_once(checkouts, request.operator, reporter)
     base = ComparedSide("base", plan, base_checkout, reporter, limits)
     head = ComparedSide("head", plan, head_checkout, reporter, limits)
@@ -94,6 +93,16 @@ def compare(plan: JobPlan, tools: Tools, reporter: BoundedReporter) -> Outcome:
         )
     )
     return outcome if request.patch is None else replace(outcome, base_build=base.build, build=head.build)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    """Times in ns of the slices of a round by one metric. waited: slices with a wait, over the slice before of that
+    side."""
+
+    base: list[float] = field(default_factory=list)
+    head: list[float] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
 
 
 class _Rounds:
@@ -245,9 +254,10 @@ class _Rounds:
         """One more round of these metrics of a pair, with what the controls say against each. The first failure ends
         the pair."""
         kind = self._base.checkout.host.kind
-        turns = [self._sides[name] for name in turns_of(index, kind, is_limited=self._is_limited)]
+        turns = turns_of(index, kind, is_limited=self._is_limited)
+        sides = [self._sides[turn.side] for turn in turns[:2]]
         try:
-            prepared = self._prepare(pair, turns[:2], metrics)
+            prepared = self._prepare(pair, sides, metrics)
             missing = {name: reply.no_launch for name, reply in prepared.items() if reply.no_launch}
             if LAUNCH in metrics and missing:
                 self._end_launch(pair, missing)
@@ -256,12 +266,12 @@ class _Rounds:
             # Where the time is limited, later rounds than the first compute the same; on a GPU `finish` also leaves the
             # memory to the other side.
             if index == 0 or not self._is_limited or kind != "cpu":
-                self._verify(pair, turns[:2], slices)
+                self._verify(pair, sides, slices)
         except SideError as error:
             self._end_pair(pair, error)
             return
         for metric, times in slices.items():
-            base, head, waited = (times[name] for name in ("base", "head", "waited"))
+            base, head = times.base, times.head
             before = self._comparisons[*pair, metric]
             base_ns, head_ns = middle(base, head)
             first, second = base[::2], base[1::2]
@@ -271,7 +281,7 @@ class _Rounds:
                 base_ns=[*before.base_ns, base_ns],
                 head_ns=[*before.head_ns, head_ns],
                 again=[*before.again, middle_ratio(first, second)],
-                waited=[*before.waited, middle_ratio(second, waited)],
+                waited=[*before.waited, median(times.waited)],
             )
             confirmed = confirmed_ratio(kind, metric, longer.base_ns)
             reason = judge_controls(longer.again, longer.waited, confirmed, longer.ratios)
@@ -290,16 +300,14 @@ class _Rounds:
             raise SideError(None, SampleReply(Status.UNSUPPORTED, message))
         return replies
 
-    def _take_slices(
-        self, pair: Pair, turns: list[ComparedSide], metrics: Sequence[str]
-    ) -> dict[str, dict[str, list[float]]]:
-        """The times of the slices of each metric in turn: of the base, of the head, and of the base with a wait."""
+    def _take_slices(self, pair: Pair, turns: list[Turn], metrics: Sequence[str]) -> dict[str, _Slices]:
+        """The times of the slices of each metric, taken in turn."""
         kind = self._base.checkout.host.kind
-        slices = {metric: dict[str, list[float]](base=[], head=[], waited=[]) for metric in metrics}
-        for side, is_waited in self._slices_of(turns):
+        slices = {metric: _Slices() for metric in metrics}
+        for turn in turns:
+            side = self._sides[turn.side]
             waits = {
-                metric: wait_share(kind, metric, times["base"]) if is_waited else 0.0
-                for metric, times in slices.items()
+                metric: wait_share(kind, metric, times.base) if turn.waits else 0.0 for metric, times in slices.items()
             }
             wait, launch_wait = waits.get(self._device_metric, 0.0), waits.get(LAUNCH, 0.0)
             reply = self._ask([side], pair, "sample", wait=wait, launch_wait=launch_wait)[side.name]
@@ -311,7 +319,11 @@ class _Rounds:
             for metric, times in slices.items():
                 is_launch = metric == LAUNCH
                 sample_ns = typical(reply.launch_ns if is_launch else reply.samples_ns, LAUNCH if is_launch else kind)
-                times["waited" if is_waited else side.name].append(sample_ns)
+                of_side = times.base if side is self._base else times.head
+                if turn.waits:
+                    times.waited.append(sample_ns / of_side[-1])
+                else:
+                    of_side.append(sample_ns)
         return slices
 
     def _end_launch(self, pair: Pair, missing: Mapping[str, str]) -> None:
@@ -352,14 +364,6 @@ class _Rounds:
             if reply.status is not Status.OK:
                 raise SideError(self._sides[name], reply)
         return replies
-
-    def _slices_of(self, turns: list[ComparedSide]) -> list[tuple[ComparedSide, bool]]:
-        """(side, whether it waits) in turn. After each A B B A the base is sampled once more with a wait, as a control:
-        a fifth of all slices."""
-        sampled = [(side, False) for side in turns]
-        for end in range(len(sampled), 0, -4):
-            sampled.insert(end, (self._base, True))
-        return sampled
 
     def _end_pair(self, pair: Pair, error: SideError) -> None:
         """Ends the comparison of the device's time, and removes that of `launch`; a child that still runs frees what
@@ -404,8 +408,8 @@ def plan_slices(spec: JobSpec, device_kind: str) -> tuple[int, int]:
     budget_ns, seconds = spec.budget_ns or BUDGET_NS, spec.stop.seconds if spec.stop is not None else None
     if seconds is None or device_kind != "cpu":
         return budget_ns, planned_rounds(spec) if seconds is None else ROUNDS
-    # A fifth of the slices are controls, and half of the time goes to what a round needs besides.
-    count = 2 * ROUNDS * max(1, len(spec.pairs or ())) * len(turns_of(0, device_kind, is_limited=True)) * 5 // 4
+    # Half of the time goes to what a round needs besides.
+    count = 2 * ROUNDS * max(1, len(spec.pairs or ())) * len(turns_of(0, device_kind, is_limited=True))
     slice_ns = min(max(int(seconds * 1e9 / count), _LEAST_SLICE_NS), _MOST_SLICE_NS)
     return min(slice_ns * ROUNDS, budget_ns), ROUNDS
 
@@ -458,8 +462,27 @@ def middle_ratio(before_ns: list[float], after_ns: list[float]) -> float:
     return median(after / before for before, after in zip(before_ns, after_ns, strict=True))
 
 
-def turns_of(index: int, device_kind: str, *, is_limited: bool = False) -> list[str]:
-    """The order of slices in round `index`, "base" or "head": in A B B A a steady drift cancels, and A is the base in
-    every second round. is_limited: whether the time for the rounds is."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A slice of a round. side: base or head. waits: whether it is the control with a wait, over the slice of this side
+    before it."""
+
+    side: str
+    waits: bool = False
+
+
+def turns_of(index: int, device_kind: str, *, is_limited: bool = False) -> list[Turn]:
+    """The slices of round `index` in their order. In A B B A a steady drift cancels, and A is the base in every second
+    round. After each A B B A comes a control with a wait: a fifth of all slices. is_limited: whether the time for the
+    rounds is.
+
+    On a CPU both sides wait in turn, and each A B B A is followed by B A A B. A busy system lets those wait longer that
+    ran last, so with the base's waits alone the base ran for three fifths of the time, and was slower than itself.
+    """
     first, second = ("base", "head") if index % 2 == 0 else ("head", "base")
-    return [first, second, second, first] * (LIMITED_TURNS if is_limited else TURNS)[device_kind]
+    turns: list[Turn] = []
+    for number in range((LIMITED_TURNS if is_limited else TURNS)[device_kind]):
+        near, far = (first, second) if number % 2 == 0 else (second, first)
+        waiting = far if device_kind == "cpu" else "base"
+        turns += [Turn(near), Turn(far), Turn(far), Turn(near), Turn(waiting, waits=True)]
+    return turns

@@ -127,7 +127,7 @@ class _Job:
             entry,
             variants,
             {item.key: item for item in choose_cases(entry, spec, kind)},
-            TimeLimits(outcome.peaks, host.kind),
+            self._tools.time_limits(outcome.peaks, self._reporter),
         )
         if not cells.total:
             raise CannotRunError(f"commit {self._request.sha[:12]} has none of the variants and cases asked for")

@@ -5,7 +5,7 @@ The bounds are physical and wide: no honest kernel comes near them, and a forged
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -20,12 +20,22 @@ _PRODUCTS = 4.0
 sparsity halves the operations, and a device may clock higher than when its ceilings were measured."""
 
 
-@dataclass(frozen=True, slots=True)
+_LOOKS = 3
+"""How often the ceilings are measured again in a job, before the first accusations by them."""
+
+
+@dataclass(slots=True)
 class TimeLimits:
-    """Limits of plausible times on a device. peaks: its measured ceilings, operations or bytes per second."""
+    """Limits of plausible times on a device. peaks: its measured ceilings, operations or bytes per second.
+
+    measure_again: measures them once more and returns the highest ever. Ceilings that were measured beside other work
+    are a fraction of what the device can do, and honest code would be faster than they allow.
+    """
 
     peaks: Mapping[str, float] | None
     device_kind: str
+    measure_again: Callable[[], Mapping[str, float] | None] | None = None
+    _looks: int = 0
 
     def objection(
         self, samples_ns: Sequence[float], flops: int, bytes_moved: int, elapsed_seconds: float
@@ -39,14 +49,21 @@ class TimeLimits:
         total_seconds = sum(samples_ns) / 1e9
         if total_seconds > elapsed_seconds:
             return f"Its samples take {total_seconds:.3g} s, and the request took {elapsed_seconds:.3g} s"
-        floor_ns = fastest_possible_ns(flops, bytes_moved, self.peaks or {}, self.device_kind)
         # The median, because a clock may now and then jump.
         typical_ns = median(samples_ns)
+        floor_ns = self._floor_ns(flops, bytes_moved)
+        while typical_ns < floor_ns and self.measure_again is not None and self._looks < _LOOKS:
+            self._looks += 1
+            self.peaks = self.measure_again() or self.peaks
+            floor_ns = self._floor_ns(flops, bytes_moved)
         if typical_ns < floor_ns:
             return (
                 f"A call of {typical_ns:.3g} ns is faster than the device can be: it takes {floor_ns:.3g} ns at least"
             )
         return None
+
+    def _floor_ns(self, flops: int, bytes_moved: int) -> float:
+        return fastest_possible_ns(flops, bytes_moved, self.peaks or {}, self.device_kind)
 
 
 def fastest_possible_ns(flops: int, bytes_moved: int, peaks: Mapping[str, float], device_kind: str) -> float:

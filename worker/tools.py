@@ -21,6 +21,7 @@ from warpwatch.worker.checkout import QUICK_SECONDS, Checkout
 from warpwatch.worker.child import Child, ChildFailure
 from warpwatch.worker.host import Host
 from warpwatch.worker.mirrors import mirror_commit
+from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.toolchains import Toolchain
 from warpwatch.worker.worktrees import clear_worktrees
@@ -150,12 +151,28 @@ class Tools:
                 with self.host.lone_child(reporter) as child:
                     self._peaks(environment, reporter, child, at_rest=True)
 
+    def time_limits(self, peaks: dict[str, float] | None, reporter: Reporter) -> TimeLimits:
+        """Limits of plausible times by these ceilings, which are measured again before they accuse anybody."""
+
+        def measure_again() -> dict[str, float] | None:
+            environment, _ = self.identify(reporter)
+            with self.host.lone_child(reporter) as child:
+                again = self._peaks(environment, reporter, child, again=True) or {}
+            return {name: max(again.get(name, 0.0), (peaks or {}).get(name, 0.0)) for name in {*again, *(peaks or {})}}
+
+        return TimeLimits(peaks, self.host.kind, measure_again)
+
     def _peaks(
-        self, environment: Environment, reporter: Reporter, child: Child | Checkout, at_rest: bool = False
+        self,
+        environment: Environment,
+        reporter: Reporter,
+        child: Child | Checkout,
+        at_rest: bool = False,
+        again: bool = False,
     ) -> dict[str, float] | None:
         known = read_peaks(self.host.home, environment.key)
         before = known.values if known is not None else None
-        if known is not None and (known.at_rest or not at_rest):
+        if known is not None and not again and (known.at_rest or not at_rest):
             return before
         reporter.log("measuring the ceilings of this device")
         try:
@@ -166,7 +183,8 @@ class Tools:
             reporter.log(f"the ceilings could not be measured: {reply.message}")
             return before
         peaks = {name: max(peak, (before or {}).get(name, 0.0)) for name, peak in reply.peaks.items()}
-        store_peaks(self.host.home, environment.key, MeasuredPeaks(peaks, at_rest))
+        is_at_rest = at_rest or (known is not None and known.at_rest)
+        store_peaks(self.host.home, environment.key, MeasuredPeaks(peaks, is_at_rest))
         return peaks
 
     def close(self) -> None:

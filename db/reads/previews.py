@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import fetch
 from warpwatch.db.regressions import deciding_rounds
@@ -24,7 +24,7 @@ class ChangePreview:
     """The series is the worst that still shows the regression. affected: series that still show it, of the `cases` that
     their variants have.
 
-    before_ns, after_ns: medians of the A/B rounds; None where none were measured, or a later commit undid a part.
+    before_ns, after_ns: times of the A/B rounds; None where none were measured, or a later commit undid a part.
     medians: of the series, oldest first. changed_at: index of the first of them at the head or later. statuses: of the
     checks of what broke, one per commit, oldest first; failed_at: index of the first of them at the head or later.
     """
@@ -110,8 +110,8 @@ def list_previews(session: Session, ids: Iterable[int], line: HistoryLine) -> di
     """The previews of regressions by their id, with the points of one line of history."""
 
     def preview(base_ns: list[float], head_ns: list[float], **columns: Any) -> ChangePreview:
-        medians = [median(side) if side else None for side in (base_ns, head_ns)]
-        return ChangePreview(before_ns=medians[0], after_ns=medians[1], **columns)
+        before_ns, after_ns = times_of_rounds(base_ns, head_ns)
+        return ChangePreview(before_ns=before_ns, after_ns=after_ns, **columns)
 
     rows = fetch(session, preview, _PREVIEWS, ids=list(ids), **line.parameters)
     return {row.regression_id: row for row in rows}

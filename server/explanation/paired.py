@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from statistics import median
 from typing import NamedTuple
 
+from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.contract.words import Signal, StatementKind, StatementSource
 from warpwatch.db.reads.code import CommitRow, UnchangedRow
 from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_commits, compare_variants
@@ -24,7 +24,7 @@ from warpwatch.server.verdicts.trials import severity
 @dataclass(frozen=True, slots=True)
 class PairedOutcome:
     """One series of two commits in their newest A/B comparison. ratio: head over base, with its interval. base_ns,
-    head_ns: medians of the rounds."""
+    head_ns: times of the rounds."""
 
     operator: str
     case: str
@@ -225,6 +225,5 @@ def _outcome(pair: PairedRounds, among: int) -> PairedOutcome:
         verdict.low,
         verdict.high,
         len(pair.base_ns),
-        median(pair.base_ns) if pair.base_ns else None,
-        median(pair.head_ns) if pair.head_ns else None,
+        *times_of_rounds(pair.base_ns, pair.head_ns),
     )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
 from typing import Any
 
+from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.db.reads.code import find_commit
 from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import RegressionSeriesRow
@@ -31,7 +31,7 @@ class PictureState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PairedTimes:
-    """An A/B comparison of what two traces recorded: b over a, and the medians of the rounds in nanoseconds."""
+    """An A/B comparison of what two traces recorded: b over a, and the times of the rounds in nanoseconds."""
 
     ratio: float
     a_ns: float | None
@@ -51,7 +51,7 @@ class TracedPair:
 
 
 def pair_calls(a: Any, b: Any, times: PairedTimes | None) -> TracedPair:
-    """The calls of two Chrome traces that are nearest to the medians of the rounds; without rounds, the last ones."""
+    """The calls of two Chrome traces that are nearest to the times of the rounds; without rounds, the last ones."""
     left = read_timeline(a, like_ns=times.a_ns if times else None) if a is not None else None
     right = read_timeline(b, like_ns=times.b_ns if times else None) if b is not None else None
     if left is None or right is None or not left.duration:
@@ -72,8 +72,7 @@ def times_of_series(series: Iterable[RegressionSeriesRow], trace: TraceDetail) -
     row = min(same, key=lambda row: row.verdict != "confirmed", default=None)
     if row is None or row.ratio is None:
         return None
-    a_ns, b_ns = (median(side) if side else None for side in (row.base_ns, row.head_ns))
-    return PairedTimes(row.ratio, a_ns, b_ns)
+    return PairedTimes(row.ratio, *times_of_rounds(row.base_ns, row.head_ns))
 
 
 def find_paired_times(session: Session, repository_id: int, a: TraceDetail, b: TraceDetail) -> PairedTimes | None:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import log
-from statistics import median
 from typing import Any, NamedTuple
 
+from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.contract.words import Reason, Signal, StatementDirection, StatementKind, StatementSource
 from warpwatch.db.reads.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
 from warpwatch.db.reads.timed import TimedFact
@@ -221,14 +221,10 @@ def _rounds_text(pair: PairFact) -> str:
 
 
 def _paired(fact: PairFact | ChangeFact) -> dict[str, Any]:
-    """Fields of a row about the rounds: their metric, their number, and the median times of base and head."""
-    return {
-        "metric": fact.metric,
-        "signal": fact.signal,
-        "rounds": len(fact.base_ns),
-        "base_ns": median(fact.base_ns) if fact.base_ns else None,
-        "head_ns": median(fact.head_ns) if fact.head_ns else None,
-    }
+    """Fields of a row about the rounds: their metric, their number, and the times of base and head."""
+    base_ns, head_ns = times_of_rounds(fact.base_ns, fact.head_ns)
+    rounds = len(fact.base_ns)
+    return {"metric": fact.metric, "signal": fact.signal, "rounds": rounds, "base_ns": base_ns, "head_ns": head_ns}
 
 
 def _kind_of_pair(pair: PairFact) -> ReportRowKind:

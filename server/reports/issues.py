@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
-
+from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.db.regressions import RegressionDetail, RegressionRow, RegressionSeriesRow
 from warpwatch.server.reports.formats import change, duration, interval
 from warpwatch.server.reports.markdown import escape
@@ -77,8 +76,7 @@ def _line(row: RegressionSeriesRow) -> str:
     if row.head_status is not None:
         times, ratio = f"{row.base_status or '–'} → {row.head_status}", "–"
     else:
-        ends = [duration(median(times)) if times else "–" for times in (row.base_ns, row.head_ns)]
-        times = " → ".join(ends)
+        times = " → ".join(map(duration, times_of_rounds(row.base_ns, row.head_ns)))
         ratio = f"{change(row.ratio)} ({interval(row.low, row.high)})" if row.ratio is not None else "–"
     cells = (row.case, row.variant, row.metric, times, ratio, str(min(len(row.base_ns), len(row.head_ns)) or "–"))
     return f"| {' | '.join(escape(cell) for cell in cells)} |\n"

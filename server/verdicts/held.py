@@ -8,7 +8,15 @@ from math import exp, expm1, inf, log, log1p, sqrt
 from statistics import NormalDist, median
 from typing import Literal
 
-from warpwatch.contract.rounds import ROUNDS, StopRule, early_ratio, interval_of_rounds, plain_ratio
+from warpwatch.contract.rounds import (
+    ROUNDS,
+    StopRule,
+    early_ratio,
+    exclude_chance,
+    interval_of_rounds,
+    plain_ratio,
+    student,
+)
 from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.noise import NORMAL_MAD
 from warpwatch.server.verdicts.paired import decide
@@ -63,18 +71,20 @@ def classify_pairs(
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     thresholds = thresholds_of(time_kind)
     usual, least = interval_of_rounds(ratios, thresholds.confidence), confirmed_change(time_kind, base_ns)
-    if usual is None:
+    if usual is None or len(ratios) < thresholds.earliest_plain:
         return PairVerdict("unsure")
     strict = _strict_interval(ratios, (1 - thresholds.confidence) / max(among, 1))
-    is_large = abs(median(head_ns) - median(base_ns)) >= thresholds.least_ns
+    is_large = abs(median(ratios) - 1) * median(base_ns) >= thresholds.least_ns
     low, high = min(usual[0], strict[0]), max(usual[1], strict[1])
-    # Rounds that ended early did so beyond this boundary, which holds off false changes of many pairs as well.
+    # Rounds that ended early did so beyond this boundary, which holds off false changes of many pairs as well, and as
+    # their scatter excludes chance.
     is_early, are_few = len(ratios) < ROUNDS, len(ratios) < thresholds.earliest_unsuspected
     bound = (plain_ratio if are_few else early_ratio)(least, len(ratios)) if is_early else inf
+    is_shown = is_large and (not is_early or exclude_chance(ratios))
     outcome: PairOutcome = "same"
-    if is_large and ((low > least and not are_few) or usual[0] > bound):
+    if is_shown and ((low > least and not are_few) or usual[0] > bound):
         outcome = "slower"
-    elif is_large and ((high < 1 / least and not are_few) or usual[1] < 1 / bound):
+    elif is_shown and ((high < 1 / least and not are_few) or usual[1] < 1 / bound):
         outcome = "faster"
     elif are_few:
         return PairVerdict("unsure")
@@ -163,12 +173,12 @@ def _with_power(
     if verdict.low is None or verdict.high is None or count < thresholds.earliest_unsuspected:
         return verdict
     # Of few disturbed rounds, the median deviation sees less than the interval does.
-    shown = log(verdict.high / verdict.low) / (2 * _student(1 - thresholds.confidence, len(logs) - 1))
+    shown = log(verdict.high / verdict.low) / (2 * student(1 - thresholds.confidence, len(logs) - 1))
     error = max(_standard_error(logs), shown) * sqrt(len(logs) / count)
     outside = (1 - thresholds.confidence) / (max(among, 1) if count >= ROUNDS else 1)
-    limit = log(early_ratio(confirmed_change(time_kind, base_ns), count)) + _student(outside, count - 1) * error
+    limit = log(early_ratio(confirmed_change(time_kind, base_ns), count)) + student(outside, count - 1) * error
     least = max(limit, log1p(thresholds.least_ns / median(base_ns)))
-    sure = least + _student(2 * (1 - SURE), len(logs) - 1) * _OF_NEXT * error
+    sure = least + student(2 * (1 - SURE), len(logs) - 1) * _OF_NEXT * error
     chance = _student_tail(limit / error, len(logs) - 1) if error else 0.0
     return replace(verdict, detectable=expm1(min(sure, _WIDEST)), false_alarm=chance)
 
@@ -187,17 +197,8 @@ def _strict_interval(ratios: Sequence[float], outside: float) -> tuple[float, fl
     """
     logs = [log(ratio) for ratio in ratios]
     middle = median(logs)
-    reach = min(_student(outside, len(logs) - 1) * _standard_error(logs), _WIDEST)
+    reach = min(student(outside, len(logs) - 1) * _standard_error(logs), _WIDEST)
     return exp(middle - reach), exp(middle + reach)
-
-
-def _student(outside: float, freedom: int) -> float:
-    """How many standard errors to either side leave that share outside, in the expansion of Student's distribution by 1
-    / freedom."""
-    z = NormalDist().inv_cdf(1 - outside / 2)
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
 def _student_tail(t: float, freedom: int) -> float:

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from warpwatch.contract.rounds import CONFIRMED, CONFIRMED_LAUNCH, CONFIRMED_LAUNCH_NS, ROUNDS, StopRule, launch_ratio
+from warpwatch.contract.rounds import (
+    CONFIRMED,
+    CONFIRMED_LAUNCH,
+    CONFIRMED_LAUNCH_NS,
+    FEWEST_ROUNDS,
+    ROUNDS,
+    StopRule,
+    launch_ratio,
+)
 from warpwatch.contract.words import Signal
 
 TimeKind = Literal["cuda", "cpu", "launch"]
@@ -128,8 +136,15 @@ class Thresholds:
     earliest_unsuspected: int = field(
         metadata=_documented(
             "rounds",
-            "The same where nothing is suspected: a change among many pairs must not appear by chance. Three show one "
-            "that is plain: beyond the eighth power of the ratio that confirms.",
+            "The same where nothing is suspected: a change among many pairs must not appear by chance.",
+        )
+    )
+    earliest_plain: int = field(
+        metadata=_documented(
+            "rounds",
+            "Rounds that show a plain change where nothing is suspected: beyond the eighth power of the ratio that "
+            "confirms, after three. On a CPU some code runs at one of two speeds, and three "
+            "rounds show such code changed in one comparison of 32.",
         )
     )
     more_rounds: int = field(
@@ -158,6 +173,7 @@ THRESHOLDS: dict[TimeKind, Thresholds] = {
         rounds=ROUNDS,
         earliest=3,
         earliest_unsuspected=6,
+        earliest_plain=3,
         more_rounds=36,
         few_rounds=6,
     ),
@@ -177,6 +193,7 @@ THRESHOLDS: dict[TimeKind, Thresholds] = {
         rounds=ROUNDS,
         earliest=3,
         earliest_unsuspected=6,
+        earliest_plain=6,
         more_rounds=36,
         few_rounds=6,
     ),
@@ -196,6 +213,7 @@ THRESHOLDS: dict[TimeKind, Thresholds] = {
         rounds=ROUNDS,
         earliest=3,
         earliest_unsuspected=6,
+        earliest_plain=6,
         more_rounds=36,
         few_rounds=6,
     ),
@@ -220,7 +238,8 @@ def stop_rule(device_kind: str, is_suspected: bool) -> StopRule:
     thresholds = thresholds_of(device_kind)
     if is_suspected:
         return StopRule(thresholds.earliest, thresholds.confirm_ratio, suspected=thresholds.expected_ratio)
-    return StopRule(thresholds.earliest_unsuspected, thresholds.confirm_ratio)
+    plain = thresholds.earliest_plain if thresholds.earliest_plain > FEWEST_ROUNDS else None
+    return StopRule(thresholds.earliest_unsuspected, thresholds.confirm_ratio, plain=plain)
 
 
 def confirmed_change(time_kind: str, base_ns: Sequence[float]) -> float:

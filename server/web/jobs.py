@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from math import log
-from statistics import median
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Form, Header, Query, Request, Response
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.measurement import Curves
 from warpwatch.contract.outcome import Comparison
+from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobKind, JobState, Status
 from warpwatch.db.patches import read_outcome
@@ -156,7 +156,7 @@ def grouped_results(results: Iterable[ResultView]) -> list[tuple[ResultView, lis
 
 @dataclass(frozen=True, slots=True)
 class ComparedLine:
-    """One series of an A/B job: the median round of both sides, and the verdict on the rounds."""
+    """One series of an A/B job: the times of both sides, and the verdict on the rounds."""
 
     row: ComparedSeries
     verdict: PairVerdict
@@ -184,8 +184,7 @@ def compared_rows(compared: list[ComparedSeries], device_kind: str, *, is_trial:
                 row.reason,
                 is_trial=is_trial,
             ),
-            median(row.base_ns) if row.base_ns else None,
-            median(row.head_ns) if row.head_ns else None,
+            *times_of_rounds(row.base_ns, row.head_ns),
         )
         for row in compared
     ]

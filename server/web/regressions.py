@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from statistics import median
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Form, Path, Query, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.contract.words import Answer, ChangeDirection, ChangePhase, InboxTab, Triage, Verdict
 from warpwatch.db.muted import MutedSeriesRow, find_muted, list_muted, mute, unmute
 from warpwatch.db.reads.events import EventRow, QualityRow, list_choices, list_events, read_event, read_quality
@@ -259,10 +259,11 @@ def _plot(cases: Sequence[CaseView]) -> str | None:
 
 
 def _times(most: CaseView | None) -> tuple[float, float] | None:
-    """The median rounds of base and head of a case; None where no pair was measured, or later commits undid a part."""
-    if most is None or not (most.series.base_ns and most.series.head_ns) or most.series.left_ratio is not None:
+    """The times of base and head of a case; None where no pair was measured, or later commits undid a part."""
+    if most is None or most.series.left_ratio is not None:
         return None
-    return median(most.series.base_ns), median(most.series.head_ns)
+    base, head = times_of_rounds(most.series.base_ns, most.series.head_ns)
+    return None if base is None or head is None else (base, head)
 
 
 def _trial_statements(detail: RegressionDetail) -> list[tuple[TrialRow, Statement]]:

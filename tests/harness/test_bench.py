@@ -183,6 +183,28 @@ def test_a_slice_that_other_work_stops_has_a_fastest_tenth(
         assert len(timer.take()) == samples
 
 
+@pytest.mark.parametrize("stopped", [1, 4])
+def test_other_work_that_stops_the_first_rounds_makes_no_slices_of_fewer_samples(
+    monkeypatch: pytest.MonkeyPatch, stopped: int
+) -> None:
+    """It stops so many of the rounds of three calls that the samples are planned by, and every later call."""
+    now, calls, is_planned = [0], [0], [False]
+
+    def stopping(x: torch.Tensor) -> torch.Tensor:
+        calls[0] += 1
+        # The first three calls are no round.
+        is_stopped = is_planned[0] or (calls[0] % 3 == 0 and 1 < calls[0] // 3 <= 1 + stopped)
+        now[0] += 20_000_000 if is_stopped else 500_000
+        return 2 * x
+
+    monkeypatch.setattr(timer_cpu, "perf_counter_ns", lambda: now[0])
+    problem = twice(stopping)
+    with problem.modes():
+        timer = CpuHotTimer(problem, 0, 5_000_000)
+        is_planned[0] = True
+        assert len(timer.take()) == 8
+
+
 def test_slow_first_calls_make_no_shorter_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0]
 

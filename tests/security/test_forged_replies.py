@@ -97,6 +97,31 @@ def test_times_that_no_device_can_show_are_refused() -> None:
     assert limits.objection([1.0, 3_000.0, 3_000.0], 10**9, 8, 1.0) is None
 
 
+def test_ceilings_of_a_busy_host_are_measured_again_before_they_accuse() -> None:
+    floor_ns = fastest_possible_ns(10**9, 10**8, PEAKS, "cuda")
+    looks: list[float] = []
+
+    def limits(*rates: float) -> TimeLimits:
+        """Ceilings that were measured at a tenth of the rate, and then at these."""
+        shares, looks[:] = iter(rates), []
+
+        def measure_again() -> dict[str, float]:
+            looks.append(next(shares))
+            return {name: rate * looks[-1] for name, rate in PEAKS.items()}
+
+        return TimeLimits({name: rate / 10 for name, rate in PEAKS.items()}, "cuda", measure_again)
+
+    honest, forged = [floor_ns * 1.5] * 9, [floor_ns * 0.5] * 9
+    assert limits(1.0).objection(honest, 10**9, 10**8, 1.0) is None
+    assert limits(0.2, 1.0).objection(honest, 10**9, 10**8, 1.0) is None, "the host was busy again"
+    assert looks == [0.2, 1.0]
+    assert limits().objection([floor_ns * 15] * 9, 10**9, 10**8, 1.0) is None, "nobody is accused"
+    bounded = limits(1.0, 1.0, 1.0)
+    for _ in range(2):
+        assert bounded.objection(forged, 10**9, 10**8, 1.0) is not None
+    assert len(looks) == 3, "a forger does not have them measured for ever"
+
+
 def test_samples_cannot_take_longer_than_their_request() -> None:
     limits = TimeLimits(None, "cpu")
     assert limits.objection([1e9] * 3, 0, 0, elapsed_seconds=3.1) is None

@@ -58,3 +58,13 @@ def test_a_file_that_cannot_be_used_counts_as_none(host: Host, text: str) -> Non
     (host.home / "peaks").mkdir(exist_ok=True)
     (host.home / "peaks" / "key.json").write_text(text)
     assert read_peaks(host.home, "key") is None
+
+
+def test_the_highest_ceilings_ever_limit_the_times_of_honest_code(tools: Tools, key: str) -> None:
+    lay_in(tools.host, key, copy=1e3, f32=1e18, at_rest=True)
+    limits = tools.time_limits({"copy": 1e3, "f32": 1e18}, Diary())
+    assert limits.objection([1e5] * 9, 8, 10**6, elapsed_seconds=1.0) is None, "a megabyte in 100 µs is plausible"
+    known = read_peaks(tools.host.home, key)
+    assert known is not None
+    assert known.values["copy"] > 1e8
+    assert (known.values["f32"], known.at_rest) == (1e18, True)

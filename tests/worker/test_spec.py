@@ -27,7 +27,7 @@ OTHER: dict[str, tuple[JobKind, Any]] = {
     "seed": (JobKind.CHECK, 7),
     "budget_ns": (JobKind.BENCH, 40_000_001),
     "rounds": (JobKind.COMPARE, 36),
-    "stop": (JobKind.COMPARE, StopRule(6, 1.005, 2.5, 1.01)),
+    "stop": (JobKind.COMPARE, StopRule(6, 1.005, 2.5, 1.01, 6)),
     "pairs": (JobKind.COMPARE, [("v1", CASES[0]), ("v3", CASES[1])]),
     "profile": (JobKind.PROFILE, PLAN),
     "sanitize": (JobKind.CHECK, "racecheck"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from statistics import median
 
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
-from warpwatch.contract.rounds import StopRule
+from warpwatch.contract.rounds import StopRule, times_of_rounds
 from warpwatch.contract.words import NO_FAILURE, JobKind, Reason, Signal, Status
 from warpwatch.server.reports.formats import change, duration, interval, share
 from warpwatch.server.reports.sensitivity import CaseSensitivity
@@ -114,7 +113,7 @@ def _add_comparison(row: _Row, comparison: Comparison, verdict: PairVerdict, sig
         return
     word, style = _WORDS[verdict.outcome]
     word = f"{signal} {word}" if signal is not None and verdict.outcome in ("slower", "faster") else word
-    row.times = f"{duration(median(comparison.base_ns))} → {duration(median(comparison.head_ns))}"
+    row.times = " â ".join(map(duration, times_of_rounds(comparison.base_ns, comparison.head_ns)))
     row.ratio = change(verdict.ratio)
     row.words = f"{word} ({interval(verdict.low, verdict.high)})" if verdict.low is not None else word
     if verdict.outcome == "unsure":

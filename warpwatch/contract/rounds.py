@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import comb, inf
-from statistics import median
+from math import comb, cos, exp, inf, log, pi, sin, sqrt, tan
+from statistics import fmean, median, stdev
 
 from warpwatch.contract.measurement import LAUNCH
 from warpwatch.contract.words import Reason
@@ -21,6 +21,11 @@ FEWEST_TO_EXCLUDE = 6
 """Rounds whose interval holds the median often enough to exclude a suspected ratio that is larger than they show."""
 LOOKS = (3, 4, 6, 8, 10)
 """After how many rounds a comparison may end early. Every further look is one more chance of a false change."""
+SURE = 0.9995
+"""The confidence with which the scatter of the rounds must exclude 1 before they show a change early. The boundaries
+below know no noise: they suppose that of a quiet device."""
+_WIDEST = 100.0
+"""Of an interval of log time, to either side: its ends are still numbers."""
 
 CONFIRMED = {"cuda": 1.005, "cpu": 1.02}
 """The smallest change of the device's time that a comparison confirms, as a ratio, per device kind."""
@@ -52,12 +57,14 @@ class StopRule:
     """Ends a comparison early. earliest: rounds before which nothing but a plain change does. ratio: the change that
     must be shown, or excluded, as head over base or base over head. seconds: that rounds may take, whether they decide
     or not; None for as long as they need. suspected: the least change that a suspicion is about, likewise a ratio:
-    rounds that allow for none and exclude this one end a comparison, too."""
+    rounds that allow for none and exclude this one end a comparison, too. plain: after how many rounds a plain change
+    does; None for the fewest that have an interval."""
 
     earliest: int
     ratio: float
     seconds: float | None = None
     suspected: float | None = None
+    plain: int | None = None
 
     def __post_init__(self) -> None:
         """ValueError for a rule that would end every comparison, or none."""
@@ -69,18 +76,22 @@ class StopRule:
             raise ValueError(f"stop.ratio: expected a ratio above 1 and below 2, got {self.ratio}")
         if self.suspected is not None and not self.ratio <= self.suspected < 2:
             raise ValueError(f"stop.suspected: expected stop.ratio or more and below 2, got {self.suspected}")
+        if self.plain is not None and not FEWEST_ROUNDS <= self.plain <= LOOKS[-1]:
+            raise ValueError(f"stop.plain: expected {FEWEST_ROUNDS} to {LOOKS[-1]} rounds, got {self.plain}")
 
     def to_words(self) -> str:
         """The rule as an option of the command line."""
-        numbers = [self.earliest, self.ratio, self.seconds, self.suspected]
+        numbers = [self.earliest, self.ratio, self.seconds, self.suspected, self.plain]
         return ",".join("" if number is None else f"{number:g}" for number in numbers).rstrip(",")
 
     def of_metric(self, metric: str, base_ns: Sequence[float]) -> StopRule:
-        """The rule for this metric of a comparison: `launch` has a ratio of its own, and is looked at as often."""
+        """The rule for this metric of a comparison: `launch` has a ratio of its own, is looked at as often, and shows no
+        change to fewer rounds than a CPU does."""
         if metric != LAUNCH:
             return self
         ratio = launch_ratio(base_ns)
-        return replace(self, ratio=ratio, suspected=None if self.suspected is None else max(self.suspected, ratio))
+        suspected = None if self.suspected is None else max(self.suspected, ratio)
+        return replace(self, ratio=ratio, suspected=suspected, plain=FEWEST_TO_EXCLUDE)
 
     def is_met(self, ratios: Sequence[float]) -> bool:
         """Whether these ratios, of head over base, end a comparison: it is looked at, and they decide it."""
@@ -93,7 +104,9 @@ class StopRule:
             return False
         is_early = len(ratios) < self.earliest
         bound = (plain_ratio if is_early else early_ratio)(self.ratio, len(ratios))
-        return interval[0] > bound or interval[1] < 1 / bound or (not is_early and self.excludes_change(ratios))
+        if interval[0] > bound or interval[1] < 1 / bound:
+            return exclude_chance(ratios)
+        return not is_early and self.excludes_change(ratios)
 
     def is_time_over(self, count: int, passed_seconds: float) -> bool:
         """Whether `count` rounds are the last, because another one of their length would end too late. The `earliest`
@@ -108,7 +121,7 @@ class StopRule:
 
     @property
     def _looks(self) -> list[int]:
-        return [look for look in LOOKS if look >= self.earliest or look == FEWEST_ROUNDS]
+        return [look for look in LOOKS if look >= self.earliest or look == (self.plain or FEWEST_ROUNDS)]
 
     def excludes_change(self, ratios: Sequence[float]) -> bool:
         """Whether no change that is worth confirming remains possible, or none at all is and the suspected one is
@@ -142,11 +155,13 @@ def judge_controls(
     from itself by as much as from the head, either way, the comparison shows no change.
     """
     moved, noticed = interval_of_rounds(again), interval_of_rounds(waited)
+    # That of a few rounds is wide, so that they decide little: here it is the objection that must not be missed.
+    nearest = median_interval(again) or (min(again, default=1.0), max(again, default=1.0))
     bound = early_ratio(confirmed, max(1, len(again)))
     change = max(median(ratios), 1 / median(ratios)) if ratios else 1.0
     if moved is not None and change > bound and moved[0] <= 1 / change and change <= moved[1]:
         return Reason.CONTROL_MOVED
-    if moved is not None and (moved[0] > bound or moved[1] < 1 / bound):
+    if moved is not None and (nearest[0] > bound or nearest[1] < 1 / bound):
         return Reason.CONTROL_MOVED
     if noticed is not None and noticed[0] <= 1:
         return Reason.CONTROL_MISSED
@@ -169,11 +184,66 @@ def plain_ratio(ratio: float, count: int) -> float:
 
 
 def interval_of_rounds(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """The interval of the median ratio; of three to five rounds the smallest and the largest, None of fewer."""
+    """The interval of the median ratio; of three to five rounds, for which order statistics hold it too rarely, that of
+    their scatter, which spans all of them. None of fewer."""
     interval = median_interval(ratios, confidence)
     if interval is None and len(ratios) >= FEWEST_ROUNDS:
-        return min(ratios), max(ratios)
+        low, high = scatter_interval(ratios, confidence)
+        return min(low, *ratios), max(high, *ratios)
     return interval
+
+
+def exclude_chance(ratios: Sequence[float]) -> bool:
+    """Whether rounds as scattered as these would hardly lie all to one side of 1 if nothing had changed.
+
+    The interval of their median cannot say so of a few: six rounds lie on one side in 3 of 100 cases, three in 25, and
+    on a busy host they lie far away from 1 then. So their scatter must, or eleven rounds and more by their order.
+    """
+    intervals = scatter_interval(ratios, SURE), median_interval(ratios, SURE)
+    return any(interval is not None and not interval[0] <= 1 <= interval[1] for interval in intervals)
+
+
+def times_of_rounds(base_ns: Sequence[float], head_ns: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
+    """The times (ns) of base and head to show beside the ratio of the rounds; None without rounds.
+
+    The head's is the base's median times the median ratio: where times drift by more than the change, the median of its
+    own times contradicts the ratio.
+    """
+    if not base_ns or not head_ns:
+        return None, None
+    base = median(base_ns)
+    return base, base * median(head / base for base, head in zip(base_ns, head_ns, strict=True))
+
+
+def scatter_interval(ratios: Sequence[float], confidence: float) -> tuple[float, float]:
+    """The interval of the typical ratio from the standard deviation of the logarithms of two ratios or more."""
+    logs = [log(ratio) for ratio in ratios]
+    reach = student(1 - confidence, len(logs) - 1) * stdev(logs) / sqrt(len(logs))
+    middle, reach = fmean(logs), min(reach, _WIDEST)
+    return exp(middle - reach), exp(middle + reach)
+
+
+def student(outside: float, freedom: int) -> float:
+    """How many standard errors to either side leave that share outside, by Student's distribution.
+
+    Found by bisection of the angle atan(t / √freedom), in which the probability is a finite sum (Abramowitz and Stegun,
+    Handbook of Mathematical Functions, 26.7.3 and 26.7.4).
+    """
+
+    def inside(angle: float) -> float:
+        is_odd = freedom % 2
+        term = cos(angle) if is_odd else 1.0
+        total = term if freedom > 1 else 0.0
+        for step in range(2 + is_odd, freedom - 1, 2):
+            term *= (step - 1) / step * cos(angle) ** 2
+            total += term
+        return 2 / pi * (angle + sin(angle) * total) if is_odd else sin(angle) * total
+
+    low, high = 0.0, pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if inside(middle) < 1 - outside else (low, middle)
+    return tan(low) * sqrt(freedom)
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:

@@ -20,6 +20,7 @@ from functools import partial
 from itertools import chain, pairwise
 from operator import call as _call
 from pathlib import Path
+from statistics import fmean
 from threading import Thread
 from time import perf_counter_ns
 from typing import Any
@@ -37,6 +38,8 @@ SAMPLE_NS = 50_000
 """The shortest hot sample, a thousand times the resolution of the clock."""
 _CALIBRATION_NS, _MOST_ROUNDS = 20 * SAMPLE_NS, 400
 """Time and number of the rounds of calls that the length of a sample comes from."""
+_LEAST_ROUNDS, _LONGEST_CALIBRATION_NS = 5, 100_000_000
+"""Rounds without which other work may have stopped each of them, and the time that they may take."""
 SLICE_SAMPLES = 25
 """Samples between two rolls of the inputs."""
 SLICE_NS = 20_000_000
@@ -76,15 +79,14 @@ class CpuHotTimer:
         # The first rounds wake threads, and samples would be as short as they are slow. By a clock that stands still,
         # no rounds fill _CALIBRATION_NS.
         rounds: list[int] = []
-        while sum(rounds) < _CALIBRATION_NS and len(rounds) < _MOST_ROUNDS:
+        while _needs_round(rounds):
             rounds.append(_time(calls)[0])
-        elapsed = min(rounds)
+        elapsed = max(1, min(rounds))
         # A long budget makes samples longer and not more numerous, so that the reply stays small.
         sample_ns = max(SAMPLE_NS, budget_ns / _MOST_SAMPLES)
-        self._inner = max(1, math.ceil(sample_ns * len(calls) / max(elapsed, 1)))
+        self._inner = max(1, math.ceil(sample_ns * len(calls) / elapsed))
         self._slice_ns = min(SLICE_NS, budget_ns)
-        shortest_ns = elapsed / len(calls) * self._inner
-        self._fewest = min(_FEWEST_SAMPLES, max(1, int(self._slice_ns / max(1.0, shortest_ns))))
+        self._shortest_ns = dict.fromkeys(range(len(calls)), elapsed / len(calls) * self._inner)
         self._last = 0
 
     def take(self, wait_ns: float = 0.0) -> list[float]:
@@ -123,14 +125,20 @@ class CpuHotTimer:
         samples: list[float] = []
         kept: tuple[float, ...] = ()
         end = perf_counter_ns() + self._slice_ns
-        while len(samples) < SLICE_SAMPLES and (len(samples) < self._fewest or perf_counter_ns() < end):
+        while len(samples) < SLICE_SAMPLES and (len(samples) < self._fewest() or perf_counter_ns() < end):
             sample = self._sample()
+            self._shortest_ns[self._last] = min(self._shortest_ns[self._last], sample * self._inner)
             expect_unaltered(samples, kept)
             samples.append(sample)
             kept = (*kept, sample)
             if spoil:
                 self._results[self._last] = self._rotation.spoil(self._results[self._last])
         return samples
+
+    def _fewest(self) -> int:
+        """Samples that a slice has at least. Other work that stops the process makes samples longer and fewer, so the
+        shortest so far, by the set at their end, show how many a slice has room for."""
+        return min(_FEWEST_SAMPLES, max(1, int(self._slice_ns / max(1.0, fmean(self._shortest_ns.values())))))
 
     def _sample(self) -> float:
         calls, last = self._rotation.batch(self._inner)
@@ -183,6 +191,14 @@ def spin(nanoseconds: float) -> int:
     while perf_counter_ns() - start < nanoseconds:
         pass
     return perf_counter_ns() - start
+
+
+def _needs_round(rounds: Sequence[int]) -> bool:
+    """Whether the length of a sample needs one more round of calls than took these times."""
+    total = sum(rounds)
+    if len(rounds) < _LEAST_ROUNDS and total < _LONGEST_CALIBRATION_NS:
+        return True
+    return total < _CALIBRATION_NS and len(rounds) < _MOST_ROUNDS
 
 
 def _time(calls: list[Callable[[], Any]]) -> tuple[int, Any]:
