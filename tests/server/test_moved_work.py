@@ -144,6 +144,7 @@ def test_a_commit_that_moves_work_is_told_so_on_its_page(
     assert row["sentence"] == told
     page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
     assert page.count("data-moved") == 1
+    assert "Trades kept memory for speed" in page
     assert told in page
     assert moved(client, lab, 0) == []
 
