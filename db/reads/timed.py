@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import ALL_COMMITS, on_line, read_line_of
-from warpwatch.db.reads.query import PRIMARY_METRIC, fetch
+from warpwatch.db.reads.query import IS_DEVICE_TIME, PRIMARY_METRIC, fetch
 from warpwatch.db.reads.statements import NOISE_READINGS
 
 MOST_TIMED = 5000
@@ -51,8 +51,8 @@ FROM (
     JOIN devices AS device ON device.id = results.device_id
     LEFT JOIN LATERAL (
         SELECT series_id, points.commit_id, points.ordinal, environment_id, card_id
-        FROM points JOIN series ON series.id = points.series_id AND series.metric = {PRIMARY_METRIC}
-        WHERE points.result_id = results.id LIMIT 1
+        FROM points JOIN series ON series.id = points.series_id AND {IS_DEVICE_TIME}
+        WHERE points.result_id = results.id ORDER BY series.metric = {PRIMARY_METRIC} DESC LIMIT 1
     ) AS at ON true
     WHERE submissions.id = :id
     ORDER BY operators.name, variants.name, cases.key, device.key, results.ordinal DESC, results.id DESC LIMIT :limit

@@ -4,20 +4,25 @@ other, and changes that are too small to be known, all planted and measured with
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.builders import GPU, Lab
+from tests.builders import GPU, Lab, catalogue
 from tests.server.simulated import LAUNCH_NS, V1, V2, Machine, Truth, write_history
 from warpwatch import git
-from warpwatch.contract.words import Reason
+from warpwatch.cli.result_table import ResultTable
+from warpwatch.contract.outcome import Comparison, Outcome
+from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.db.database import Database
+from warpwatch.db.reads.badges import BadgeCounts
 from warpwatch.server.judge import Judge
 from warpwatch.server.verdicts.held import classify_pairs, classify_trial
 from warpwatch.server.verdicts.paired import decide
 from warpwatch.server.verdicts.thresholds import kind_of_time
+from warpwatch.server.web.badges import words
 from warpwatch.settings import Settings
 
 COMMITS = 14
@@ -172,3 +177,57 @@ def test_the_overview_marks_a_launch_beside_its_kernel(build: Build) -> None:
     page = machine.client.get("/overview/cases/square?repository=kernels&device=test-gpu").text
     assert page.count(f'data-regression="{marked["regression_id"]}"') == 1
     assert "launch +" in page
+
+
+SAME, SLOWER = ([100_000.0] * 12, [100_100.0] * 12), ([40_000.0] * 12, [60_000.0] * 12)
+
+
+def test_every_form_of_a_report_names_the_launch(client: TestClient, lab: Lab) -> None:
+    lab.switch(GPU)
+    job = lab.submit("compare", 1, base=0, pairs=[V1, V2], rounds=12)
+    lab.compare(job, {V1: {"graph": SAME, "launch": SLOWER}, V2: {"graph": SAME, "launch": (SLOWER[0], SLOWER[0])}})
+    number = client.get(f"/api/v1/jobs/{job}").json()["job"]["submission_id"]
+    address = f"/api/v1/submissions/{number}/report"
+    report = client.get(address).json()
+    (row,) = [row for row in report["rows"] if row["kind"] == "slower"]
+    assert (row["metric"], row["variant"], row["statement"]["signal"]) == ("launch", "v1", "launch")
+    assert (row["base_ns"], row["head_ns"]) == (40_000.0, 60_000.0)
+    assert "1 slower (1 launch)" in report["summary"]
+    assert (report["exit_code"], report["compared"], report["same"]) == (1, 2, 1)
+    assert {case["variant"] for case in report["sensitivity"]["by_case"]} == {"v1", "v2"}, "of the device's time"
+    assert max(case["detectable"] for case in report["sensitivity"]["by_case"]) < 0.05
+    assert "**launch slower**" in client.get(f"{address}.md").text
+    assert "v1 n=1024,f32,fwd launch is slower" in client.get(f"{address}.junit.xml").text
+    (result,) = client.get(f"{address}.sarif").json()["runs"][0]["results"]
+    assert result["properties"]["metric"] == "launch"
+    page = client.get(f"/runs/{number}?repository=kernels").text
+    assert "launch slower" in page
+
+
+def test_a_launch_that_only_one_side_has_is_inconclusive(client: TestClient, lab: Lab) -> None:
+    """A commit that made its call wait for the device."""
+    lab.switch(GPU)
+    job = lab.submit("compare", 1, base=0, pairs=[V1], rounds=12)
+    message = "head: no launch: the call waits for the device"
+    ended = Comparison(*V1, "launch", "1", Status.UNSUPPORTED, message)
+    rows = [Comparison(*V1, "graph", "1", Status.OK, "", *SAME), ended]
+    lab.finish(job, replace(lab.outcome([]), base_catalogue=catalogue(("square",)), comparisons=rows))
+    number = client.get(f"/api/v1/jobs/{job}").json()["job"]["submission_id"]
+    (row,) = client.get(f"/api/v1/submissions/{number}/report").json()["rows"]
+    assert (row["kind"], row["message"]) == ("unsure", message)
+
+
+def test_the_table_of_a_terminal_has_a_row_for_a_launch() -> None:
+    table = ResultTable("cuda")
+    rows = [Comparison(*V1, "graph", "1", Status.OK, "", *SAME), Comparison(*V1, "launch", "1", Status.OK, "", *SLOWER)]
+    table.add(JobKind.COMPARE, Outcome(GPU, comparisons=rows))
+    kernel, launch = [line for line, _ in table.lines()]
+    assert "v1 launch" in launch
+    assert "launch slower" in launch
+    assert "no change" in kernel
+    assert (table.slower, len(table.sensitivities)) == (1, 1)
+
+
+def test_a_badge_says_how_many_slow_downs_are_launches() -> None:
+    assert words(BadgeCounts(5, 0, 0, 3, launch=2))[0] == "3 slower (2 launch)"
+    assert words(BadgeCounts(5, 0, 0, 1))[0] == "1 slower"
