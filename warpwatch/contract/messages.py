@@ -195,10 +195,10 @@ class BenchReply:
     "instructions" of a CPU, where the machine counts them; "cycles" of a GPU and its "clock" meanwhile; "memory", the
     bytes that torch allocates at most at once for a call, and "kept", those that a forward pass with gradients keeps
     until the backward pass; with a large budget "energy", the joules of a call on a GPU that counts them, and its
-    "power" meanwhile; for the first call of a variant in a process "load", the seconds until its operator's file and
-    library are loaded, and "first_call", the seconds until the call has returned, where no compiler found what an
-    earlier process had compiled. A variant that prepares has one more metric, `setup`. fault,
-    subjects: as in CheckReply.
+    "power" meanwhile; at the first use of a variant in a process "load", the seconds until its operator's file and
+    library are loaded, and beside other children "first_call", the seconds of the call, where no compiler found what an
+    earlier process had compiled. A variant that prepares has one more metric, `setup`. fault, subjects: as in
+    CheckReply.
     """
 
     status: Status

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from warpwatch.contract.activities import Activity
-from warpwatch.contract.measurement import JUDGED, LAUNCH, METRICS, PROTOCOLS, SETUP, Measurement
+from warpwatch.contract.measurement import JUDGED, LAUNCH, METRICS, PROTOCOLS, SETUP, Counter, Measurement
 from warpwatch.contract.messages import BenchReply, GraphPlan, SampleReply
 from warpwatch.contract.words import Fault, LaneUse, Status
 from warpwatch.operator import Cost, Operator, Variant, case
@@ -118,10 +118,13 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
 
     Of several children that bench, one at a time has the device.
     """
+    first: dict[str, Counter] = {}
     if problem.turns.are_taken:
-        call_first(problem, seed, guard)
+        seconds = call_first(problem, seed, guard)
+        first = {"first_call": Counter("seconds", seconds, seconds, seconds, 1)}
     with problem.turns.use(LaneUse.DEVICE):
-        return _bench(problem, seed, budget_ns, guard, progress)
+        reply = _bench(problem, seed, budget_ns, guard, progress)
+    return replace(reply, counters={**reply.counters, **first})
 
 
 def _bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, progress: Progress) -> BenchReply:

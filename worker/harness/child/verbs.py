@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,7 @@ from ..problem import CaseProblem, Progress
 from ..profile.counters import run_counted
 from ..profile.profiling import profile_problem
 from ..timers.ceilings import inspect, measure_ceilings
-from ..timers.warm_up import call_first, rehearse
+from ..timers.warm_up import rehearse
 from ..turns import ChildTurns
 from .builder import last_lines
 from .environment import read_environment, read_versions
@@ -93,11 +94,15 @@ class StartTimes:
         self._called.add(key)
         return is_first
 
-    def counters(self, problem: CaseProblem, call_seconds: float | None) -> dict[str, Counter]:
-        """The counters of a first use. call_seconds: of the first call."""
-        seconds = {"load": self._seconds.get(problem.operator.name)}
-        seconds["first_call"] = call_seconds if self._is_cold else None
-        return {name: Counter("seconds", s, s, s, 1) for name, s in seconds.items() if s is not None}
+    def complete(self, problem: CaseProblem, counters: Mapping[str, Counter], *, is_first: bool) -> dict[str, Counter]:
+        """The counters of a reply: with the time of loading at the first use of a variant, and without that of the
+        first call at a later use or where an earlier process had compiled the code."""
+        counts = is_first and self._is_cold
+        kept = {name: counter for name, counter in counters.items() if name != "first_call" or counts}
+        seconds = self._seconds.get(problem.operator.name)
+        if is_first and seconds is not None:
+            kept["load"] = Counter("seconds", seconds, seconds, seconds, 1)
+        return kept
 
 
 class Verbs:
@@ -158,20 +163,15 @@ class Verbs:
         with watch(self._guard):
             is_first = self._start.take(problem)
             reply = judge_in_order(problem, request.seed, run)
-        first_call = reply.counters.get("first_call")
-        seconds = first_call.median if first_call is not None else None
-        return replace(reply, counters=self._start.counters(problem, seconds) if is_first else {})
+        return replace(reply, counters=self._start.complete(problem, reply.counters, is_first=is_first))
 
     def bench(self, request: Request, progress: Progress) -> BenchReply:
         problem = self.problem(request)
         try:
-            first = {}
-            if self._start.take(problem):
-                seconds = call_first(problem, request.seed, self._guard)
-                first = self._start.counters(problem, seconds)
+            is_first = self._start.take(problem)
             run = partial(bench, problem, request.seed, request.budget_ns, self._guard, progress)
             reply = judge_in_order(problem, request.seed, run)
-            return replace(reply, counters={**reply.counters, **first})
+            return replace(reply, counters=self._start.complete(problem, reply.counters, is_first=is_first))
         except WrongResultError:
             # To check every reference would make benches longer; to check those that accuse makes none longer.
             with problem.modes(), watch(self._guard):

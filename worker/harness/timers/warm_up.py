@@ -41,7 +41,8 @@ def call_first(problem: CaseProblem, seed: int, guard: TamperGuard) -> float:
         use = LaneUse.DEVICE if may_time else LaneUse.NONE
         with problem.turns.use(use), watch(guard), _device_when_timing(problem.turns):
             begin = problem.turns.now_ns()
-            problem.run(data)
+            problem.call(data)()
+            problem.synchronize()
             return (problem.turns.now_ns() - begin) / 1e9
 
 
