@@ -222,7 +222,10 @@ def test_a_range_is_filled_up_and_one_commit_is_measured_again(client: TestClien
     filled = ask(client, commits=f"{lab.shas[-4]}..main", **wanted).json()
     assert [job["commit_sha"] for job in jobs(client, filled["id"])] == [lab.shas[-3]]
     again = {"commits": f"{lab.shas[-4]}..main"} | wanted
-    assert ask(client, **again).json()["counts"] == {}
+    empty = ask(client, **again).json()
+    assert (empty["counts"], empty["state"]) == ({}, "done")
+    assert "No jobs: the same was asked of each of these commits before." in client.get(f"/runs/{empty['id']}").text
+    assert client.get(f"/api/v1/submissions/{empty['id']}/report").json()["exit_code"] == 0
     plan = client.post("/api/v1/submissions/preview", json={"repository": "kernels", "device": "cpu"} | again).json()
     left_out = {group["reason"]: group["count"] for group in plan["left_out"]}
     assert (plan["jobs"], left_out) == (0, {"range_start": 1, "requested": 3})
