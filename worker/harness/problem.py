@@ -353,10 +353,14 @@ class CaseProblem:
         Prepared arguments are prepared again and copied in place. When their shapes or plain values differ, a new call
         is returned; otherwise `call` itself.
         """
-        if self.variant.prepare is None or self.backward or not keywords_of(call).keys() - data.inputs.keys():
+        if self.variant.prepare is None or self.backward:
             return call
-        fresh = self.prepared(data)
-        old = CaseData({name: keywords_of(call)[name] for name in fresh})
+        # It may keep what it prepares elsewhere, and return nothing.
+        fresh, keywords = self.prepared(data), keywords_of(call)
+        if not fresh.keys() <= keywords.keys():
+            # Each step prepares anew.
+            return call
+        old = CaseData({name: keywords[name] for name in fresh})
         if not old.fits(CaseData(fresh)):
             return self._prepared_call(fresh, data)
         old.overwrite(CaseData(fresh))
