@@ -85,8 +85,8 @@ class StopRule:
         return ",".join("" if number is None else f"{number:g}" for number in numbers).rstrip(",")
 
     def of_metric(self, metric: str, base_ns: Sequence[float]) -> StopRule:
-        """The rule for this metric of a comparison: `launch` has a ratio of its own, is looked at as often, and shows no
-        change to fewer rounds than a CPU does."""
+        """The rule for this metric of a comparison: `launch` has a ratio of its own, is looked at as often, and needs as
+        many rounds as a CPU to show a change."""
         if metric != LAUNCH:
             return self
         ratio = launch_ratio(base_ns)

@@ -10,7 +10,7 @@ operator = make_operator("streams", "Runs work on another stream.")
 caught_by = {
     "unjoined": "other_stream",
     "detached": "other_stream",
-    "behind_the_default_stream": "unfinished y",
+    "behind_the_default_stream": "times_disagree busy",
     "tf32": "reduced_precision tf32",
 }
 
