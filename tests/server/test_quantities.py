@@ -61,7 +61,7 @@ VALUES = {
 }
 """The commits that have a quantity, and its newest value at each."""
 DRAWN = {
-    "kept": ("memory kept for the gradients, MiB", [2, 3], "3.00\u2009MiB at the newest of 2 commits"),
+    "kept": ("memory kept between forward and backward, MiB", [2, 3], "3.00\u2009MiB at the newest of 2 commits"),
     "code": ("machine code of the library, KiB", [0.625, 3], "3.00\u2009KiB at the newest of 2 commits"),
     "differing": ("elements that differ between two calls", [0, 0, 3], "3 elements at the newest of 3 commits"),
     "rows": ("% of rows that depend on their neighbours", [25], "25.0\u2009% at the newest of 1 commit"),
