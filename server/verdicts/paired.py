@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from warpwatch.contract.rounds import FEWEST_TO_EXCLUDE, ROUNDS, early_ratio, exclude_chance, interval_of_rounds
+from warpwatch.contract.rounds import FEWEST_TO_EXCLUDE, early_ratio, interval_of_rounds
 from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
@@ -38,10 +38,9 @@ def decide(
     device_kind: cuda | cpu. reason: the objection of the controls to the rounds.
 
     confirmed: the whole interval of the ratio lies beyond the confirm ratio in the suspected direction, and the farther
-    beyond that ratio the fewer the rounds, whose scatter must exclude chance, too. dismissed: the whole interval stays
-    below that limit, or the interval holds 1 and not the suspected ratio. unsure: anything else, fewer than three
-    rounds included; also if the base differed from itself, and in place of dismissed if the rounds did not show a wait
-    that was added to the base.
+    beyond that ratio the fewer the rounds. dismissed: the whole interval stays below that limit, or the interval holds
+    1 and not the suspected ratio. unsure: anything else, fewer than three rounds included; also if the base differed
+    from itself, and in place of dismissed if the rounds did not show a wait that was added to the base.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     thresholds = thresholds_of(device_kind)
@@ -53,7 +52,7 @@ def decide(
         (low, high, suspected_ratio) if direction == "slower" else (1 / high, 1 / low, 1 / suspected_ratio)
     )
     least = early_ratio(thresholds.confirm_ratio, len(ratios))
-    if nearest > least and (len(ratios) >= ROUNDS or exclude_chance(ratios)):
+    if nearest > least:
         decision: Decision = "confirmed"
     elif farthest < least or (len(ratios) >= FEWEST_TO_EXCLUDE and nearest <= 1 and farthest < suspected):
         decision = "dismissed"

@@ -98,7 +98,7 @@ def test_times_that_no_device_can_show_are_refused() -> None:
 
 
 def test_ceilings_of_a_busy_host_are_measured_again_before_they_accuse() -> None:
-    floor_ns, looks = fastest_possible_ns(10**9, 10**8, PEAKS, "cuda"), []
+    floor_ns, looks = fastest_possible_ns(10**9, 10**8, PEAKS, "cuda"), list[float]()
 
     def limits(*rates: float) -> TimeLimits:
         """Ceilings that were measured at a tenth of the rate, and then at these."""
