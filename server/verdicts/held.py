@@ -9,12 +9,14 @@ from statistics import NormalDist, median
 from typing import Literal
 
 from warpwatch.contract.rounds import (
+    FEWEST_TO_EXCLUDE,
     ROUNDS,
     StopRule,
     early_ratio,
     exclude_chance,
     interval_of_rounds,
     plain_ratio,
+    scatter_interval,
     student,
 )
 from warpwatch.contract.words import Reason
@@ -73,6 +75,10 @@ def classify_pairs(
     usual, least = interval_of_rounds(ratios, thresholds.confidence), confirmed_change(time_kind, base_ns)
     if usual is None or len(ratios) < thresholds.earliest_plain:
         return PairVerdict("unsure")
+    if len(ratios) < FEWEST_TO_EXCLUDE:
+        # The smallest and the largest of so few hold the median too rarely.
+        scatter = scatter_interval(ratios, thresholds.confidence)
+        usual = min(usual[0], scatter[0]), max(usual[1], scatter[1])
     strict = _strict_interval(ratios, (1 - thresholds.confidence) / max(among, 1))
     is_large = abs(median(ratios) - 1) * median(base_ns) >= thresholds.least_ns
     low, high = min(usual[0], strict[0]), max(usual[1], strict[1])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from warpwatch.contract.rounds import FEWEST_TO_EXCLUDE, ROUNDS, early_ratio, exclude_chance, interval_of_rounds
+from warpwatch.contract.rounds import FEWEST_TO_EXCLUDE, early_ratio, interval_of_rounds
 from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.thresholds import confirmed_change, thresholds_of
 
@@ -38,10 +38,9 @@ def decide(
     time_kind: see thresholds.kind_of_time. reason: the objection of the controls to the rounds.
 
     confirmed: the whole interval of the ratio lies beyond the confirm ratio in the suspected direction, and the farther
-    beyond that ratio the fewer the rounds, whose scatter must exclude chance, too. dismissed: the whole interval stays
-    below that limit, or the interval holds 1 and not the suspected ratio. unsure: anything else, fewer than three
-    rounds included; also if the base differed from itself, and in place of dismissed if the rounds did not show a wait
-    that was added to the base.
+    beyond that ratio the fewer the rounds. dismissed: the whole interval stays below that limit, or the interval holds
+    1 and not the suspected ratio. unsure: anything else, fewer than three rounds included; also if the base differed
+    from itself, and in place of dismissed if the rounds did not show a wait that was added to the base.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     interval = interval_of_rounds(ratios, thresholds_of(time_kind).confidence)
@@ -54,7 +53,7 @@ def decide(
     confirmed = confirmed_change(time_kind, base_ns)
     # A change that no rounds confirm is not expected either.
     suspected, least = max(suspected, confirmed), early_ratio(confirmed, len(ratios))
-    if nearest > least and (len(ratios) >= ROUNDS or exclude_chance(ratios)):
+    if nearest > least:
         decision: Decision = "confirmed"
     elif farthest < least or (len(ratios) >= FEWEST_TO_EXCLUDE and nearest <= 1 and farthest < suspected):
         decision = "dismissed"

@@ -47,8 +47,10 @@ def stop_rule(words: str | None) -> StopRule | None:
         return None
     try:
         earliest, ratio, *rest = words.split(",")
-        plain = int(rest.pop()) if len(rest) == 3 else None
-        seconds, suspected = (float(word) if word else None for word in [*rest, "", ""][: max(2, len(rest))])
+        plain = int(rest.pop()) if len(rest) == 3 and rest[-1] else None
+        seconds, suspected = ([float(word) if word else None for word in rest] + [None, None])[:2]
+        if len(rest) > 2:
+            raise ValueError("more than five numbers")
         return StopRule(int(earliest), float(ratio), seconds, suspected, plain)
     except (ValueError, TypeError) as error:
         message = f"{words!r} is no rule: {error}; give rounds and a ratio such as 3,1.005"

@@ -85,8 +85,8 @@ class StopRule:
         return ",".join("" if number is None else f"{number:g}" for number in numbers).rstrip(",")
 
     def of_metric(self, metric: str, base_ns: Sequence[float]) -> StopRule:
-        """The rule for this metric of a comparison: `launch` has a ratio of its own, is looked at as often, and needs as
-        many rounds as a CPU to show a change."""
+        """The rule for this metric of a comparison: `launch` has a ratio of its own, is looked at as often, and shows a
+        change to no fewer rounds than a CPU does."""
         if metric != LAUNCH:
             return self
         ratio = launch_ratio(base_ns)
@@ -155,13 +155,11 @@ def judge_controls(
     from itself by as much as from the head, either way, the comparison shows no change.
     """
     moved, noticed = interval_of_rounds(again), interval_of_rounds(waited)
-    # That of a few rounds is wide, so that they decide little: here it is the objection that must not be missed.
-    nearest = median_interval(again) or (min(again, default=1.0), max(again, default=1.0))
     bound = early_ratio(confirmed, max(1, len(again)))
     change = max(median(ratios), 1 / median(ratios)) if ratios else 1.0
     if moved is not None and change > bound and moved[0] <= 1 / change and change <= moved[1]:
         return Reason.CONTROL_MOVED
-    if moved is not None and (nearest[0] > bound or nearest[1] < 1 / bound):
+    if moved is not None and (moved[0] > bound or moved[1] < 1 / bound):
         return Reason.CONTROL_MOVED
     if noticed is not None and noticed[0] <= 1:
         return Reason.CONTROL_MISSED
@@ -184,12 +182,10 @@ def plain_ratio(ratio: float, count: int) -> float:
 
 
 def interval_of_rounds(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """The interval of the median ratio; of three to five rounds, for which order statistics hold it too rarely, that of
-    their scatter, which spans all of them. None of fewer."""
+    """The interval of the median ratio; of three to five rounds the smallest and the largest, None of fewer."""
     interval = median_interval(ratios, confidence)
     if interval is None and len(ratios) >= FEWEST_ROUNDS:
-        low, high = scatter_interval(ratios, confidence)
-        return min(low, *ratios), max(high, *ratios)
+        return min(ratios), max(ratios)
     return interval
 
 
