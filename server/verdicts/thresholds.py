@@ -12,6 +12,11 @@ from typing import Literal
 from warpwatch.contract.rounds import CONFIRMED, ROUNDS, StopRule
 
 DeviceKind = Literal["cuda", "cpu"]
+BUSY_LOAD = 2.0
+"""Runnable tasks per core from which on the host of a CPU is busy: a benchmark keeps each core with one, and the
+service itself takes some of the rest."""
+BUSY_READINGS = 2
+"""Readings at a new level that a busy host must show before they are compared."""
 
 
 @dataclass(frozen=True, slots=True)
