@@ -9,7 +9,7 @@ more or less, or neither, so the ratio of every row is known. `--load` processes
 else the machine does is printed as the load average.
 
 A row is wrong if it says slower or faster of code that is not, no change of code that is 5 % slower, or not slower. It
-is also wrong if it says slower or faster and its interval lies beyond the truth by more than --tolerance, because a
+is also wrong if it says slower or faster and its interval lies beyond the truth by more than 3 %, because a
 repeated call finds its data in the cache. Everything that the rounds leave open could not be told.
 """
 

@@ -148,8 +148,8 @@ class Thresholds:
         metadata=_documented(
             "rounds",
             "Rounds that show a plain change where nothing is suspected: beyond the eighth power of the ratio that "
-            "confirms, after three. On a CPU some code runs at one of two speeds, and three "
-            "rounds show such code changed in one comparison of 32.",
+            "confirms, after three. On a CPU some code runs at one of two speeds, and three rounds show such code "
+            "changed in one comparison of 32.",
         )
     )
     more_rounds: int = field(
