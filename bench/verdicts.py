@@ -24,7 +24,7 @@ import json
 import random
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -35,6 +35,7 @@ from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench.detectors.operators import operators_of
 from bench.detectors.rules import LOOK_AHEAD, RULES, Detector, ours, suspicions
 from bench.detectors.scenarios import (
     alarms,
@@ -60,6 +61,7 @@ from bench.detectors.series import (
     with_step,
     without_common_shifts,
 )
+from warpwatch.db.reads.judging import KnownChange
 from warpwatch.server.verdicts.changes import find_changes, span
 from warpwatch.server.verdicts.noise import Reading, detectable, is_blind, learn
 from warpwatch.server.verdicts.paired import decide
@@ -334,6 +336,41 @@ def print_judged(controls: Sequence[Series], count: int) -> None:
             print(f"{title}, {name:10} {1000 * compared / points:5.1f} comparisons / 1000, {steps}", flush=True)
 
 
+def print_operators(controls: Sequence[Series], every: int) -> None:
+    """Prints what the service asks for and finds where all series of an operator are judged together, at most six in
+    one comparison: series compared, and comparisons, per 1,000 readings of a series. every: of so many series one is
+    stepped."""
+    print(f"\nas judged, all series of an operator together; steps in one of {every} series")
+    halves = {"all": controls} | {
+        name: [series for series in controls if (series.kernel in TUNED_ON) is is_tuned]
+        for name, is_tuned in (("tuned on", True), ("others", False))
+    }
+    for name, dataset in halves.items():
+        if not dataset or (name != "all" and len(dataset) == len(controls)):
+            continue
+        points, compared, comparisons, most, cases = 0, 0, 0, 0, 0
+        found = dict.fromkeys(STEPS, 0)
+        for operator in operators_of(dataset):
+            known: list[KnownChange] = []
+            before: dict[int, int] = {}
+            for run in operator.runs:
+                before[run] = len(known)
+                operator.judge([run], known)
+            points, comparisons = points + operator.points, comparisons + len(known)
+            per_series = Counter(number for change in known for number in change.series)
+            compared, most = compared + per_series.total(), max(most, *per_series.values(), 0)
+            for number, series in list(enumerate(operator.series))[::every]:
+                for index in positions(series, 1):
+                    run, cases = series.readings[index].ordinal, cases + 1
+                    runs = operator.runs[operator.runs.index(run) :][: 1 + SOON]
+                    for factor in STEPS:
+                        step = operator.step(number, index, factor)
+                        found[factor] += operator.judge(runs, known[: before[run]], step)
+        shares = ", ".join(f"{factor - 1:+.0%}: {count / cases:.0%}" for factor, count in found.items())
+        rates = f"{1000 * compared / points:5.1f} series in {1000 * comparisons / points:4.1f} comparisons / 1000"
+        print(f"{name:10} {rates}, at most {most} of a series, {shares}", flush=True)
+
+
 def print_scenarios(controls: Sequence[Series], count: int) -> None:
     """Prints the scenarios in which our rules once failed."""
     tuned, untuned = ([series for series in controls if (series.kernel in TUNED_ON) is on] for on in (True, False))
@@ -404,6 +441,7 @@ def main() -> None:
     parser.add_argument("file", nargs="?", type=Path, default=DATA)
     parser.add_argument("--gpu", default=GPU)
     parser.add_argument("--positions", type=int, default=3, help="steps inserted into each series, per size")
+    parser.add_argument("--every", type=int, default=3, help="of so many series of an operator, one is stepped")
     parser.add_argument("--fast", action="store_true", help="only our rule on the control series")
     parser.add_argument("--scenarios", action="store_true", help="only the scenarios in which our rule once failed")
     parser.add_argument("--paired", type=Path, help="rounds written by bench/trials.py --output")
@@ -416,6 +454,7 @@ def main() -> None:
     if not arguments.scenarios:
         print_halves(controls, arguments.positions)
         print_judged(controls, 1)
+        print_operators(controls, arguments.every)
     if not arguments.fast:
         print_scenarios(controls, arguments.positions)
     if arguments.fast or arguments.scenarios:

@@ -10,6 +10,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.priorities import SCHEDULED
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.tracing import TRACE_PARENT
 from warpwatch.contract.words import JobState, Reason, RunState
@@ -106,6 +107,23 @@ def repeat(session: Session, job_id: int, pairs: list[tuple[str, str]], rounds: 
     new = NewJob(job.kind, job.commit_id, job.operator_id, job.device_id, spec, job.base_commit_id)
     _add_jobs(session, job.submission_id, [new], job.priority)
     announce(session, "state", submission_id=job.submission_id)
+
+
+def repeat_bench(session: Session, job_id: int, operator: str) -> bool:
+    """Asks for one more bench like an ended one, after all other work; whether it is one. A commit that has another
+    bench of the operator on the device needs none."""
+    job = _lock_job(session, job_id)
+    place = JobRecord.commit_id == job.commit_id, JobRecord.operator_id == job.operator_id
+    same = select(func.count()).where(*place, JobRecord.device_id == job.device_id, JobRecord.kind == job.kind)
+    if (session.scalar(same) or 0) > 1:
+        return False
+    repository_id, sha = session.execute(
+        select(CommitRecord.repository_id, CommitRecord.sha).where(CommitRecord.id == job.commit_id)
+    ).one()
+    request = {"commits": sha, "kinds": [job.kind], "operators": [operator], "repeats": job_id}
+    new = NewJob(job.kind, job.commit_id, job.operator_id, job.device_id, job.spec)
+    create_submission(session, NewSubmission(repository_id, request, [new], "judge", SCHEDULED - 1))
+    return True
 
 
 def _add_jobs(

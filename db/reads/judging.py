@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import ChangeDirection
+from warpwatch.contract.words import Cause, ChangeDirection
 from warpwatch.db.reads.lines import share_line
 from warpwatch.db.reads.observed import NEWEST_RUN, CheckRow, RoundsRow, list_trial_checks, list_trial_rounds
 from warpwatch.db.reads.query import fetch, fetch_one, fetch_scalar
@@ -51,6 +51,7 @@ class KnownChange:
     """Those of its series that do not show it."""
     asked: list[list[int]]
     """[base ordinal, head ordinal] of every trial that confirmed it or was to."""
+    cause: str = Cause.HISTORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ def list_known(session: Session, operator_id: int, device_id: int, oldest: int) 
            (SELECT coalesce(jsonb_agg(jsonb_build_array(one.ordinal, other.ordinal)), '[]') FROM trials
             JOIN commits AS one ON one.id = trials.base_commit_id JOIN commits AS other
                  ON other.id = trials.head_commit_id
-            WHERE regression_id = regressions.id AND purpose IN ('confirm', 'retry')) AS asked
+            WHERE regression_id = regressions.id AND purpose IN ('confirm', 'retry')) AS asked, cause
     FROM regressions JOIN commits AS base ON base.id = regressions.base_commit_id
     JOIN commits AS head ON head.id = regressions.head_commit_id
     WHERE operator_id = :operator_id AND device_id = :device_id AND head.ordinal >= :oldest ORDER BY regressions.id

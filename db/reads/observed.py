@@ -3,6 +3,7 @@ rounds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,6 +21,8 @@ ELSEWHERE = 8
 """Earlier ones in other environments, of which the nearest on the same line of history counts."""
 RELEASES, AT_RELEASE = 8, 8
 """Releases that a series is held against, and readings of each that its level is taken from."""
+MOST_TASKS = 1e6
+"""Runnable tasks from which on a load is no load."""
 BAD = ("wrong", "crashed", "timed_out", "out_of_memory", "build_failed", "unreadable")
 """Statuses of a check that say that something is broken; unsupported and skipped say nothing."""
 NEWEST_RUN = "(SELECT max(id) FROM runs WHERE job_id = :job_id AND state = 'done')"
@@ -44,6 +47,20 @@ class ObservedReading:
     """The physical card that took it; None where that is not known."""
     measured_at: datetime = datetime.min
     metric: str = ""
+    host: Sequence[Any] | None = None
+    """Load and cores of the host of a CPU, before and after; None of a GPU. Read by a worker, so anything may be there.
+    """
+
+    @property
+    def load(self) -> float | None:
+        """Runnable tasks per core of the host, the larger number of before and after; None where it is not known."""
+        host = self.host or ()
+        loads = [
+            load / cores
+            for load, cores in zip(host[::2], host[1::2], strict=False)
+            if isinstance(load, int | float) and 0 <= load < MOST_TASKS and isinstance(cores, int) and cores > 0
+        ]
+        return max(loads, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +114,7 @@ def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
     """SQL for the right points of a series whose environment and ordinal compare so with those of a new point, the
     nearest first."""
     return f"""
-    (SELECT points.* FROM points JOIN results ON results.id = points.result_id
+    (SELECT points.*, results.details -> 'health' AS health FROM points JOIN results ON results.id = points.result_id
      WHERE points.series_id = new.series_id AND points.environment_id {environment} new.environment_id
        AND points.ordinal {ordinal} new.ordinal AND results.status = 'ok'
      ORDER BY points.ordinal {order}, points.id {order} LIMIT {limit})
@@ -107,7 +124,10 @@ def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
 _READINGS = f"""
 SELECT new.series_id, variants.name AS variant, cases.key AS case, near.environment_id, near.commit_id, commits.sha,
      near.ordinal,
-       near.median_ns, near.low_ns, near.high_ns, near.card_id, near.measured_at, series.metric
+       near.median_ns, near.low_ns, near.high_ns, near.card_id, near.measured_at, series.metric,
+       CASE WHEN device.kind = 'cpu' THEN jsonb_build_array(
+           near.health #> '{{before,load}}', near.health #> '{{before,cores}}', near.health #> '{{after,load}}',
+           near.health #> '{{after,cores}}') END AS host
 FROM results
 JOIN points AS new ON new.result_id = results.id
 JOIN series ON series.id = new.series_id

@@ -13,6 +13,7 @@ from warpwatch.db.regressions import RegressionDetail
 from warpwatch.db.traces import read_trace
 from warpwatch.server.explanation.alignment import Alignment, align_traces
 from warpwatch.server.history.diffs import SourceDiff, read_source_diff
+from warpwatch.server.verdicts.thresholds import BUSY_LOAD
 from warpwatch.settings import Settings
 
 
@@ -42,8 +43,6 @@ class CauseView:
     errors: ErrorEvidence | None
 
 
-BUSY_LOAD = 1.5
-"""Runnable tasks per core from which a host is busy: a benchmark itself keeps each core with one."""
 BUSY_FACTS = ("load", "cores", "steal", "idle", "pressure")
 """Readings that say how busy a host is."""
 

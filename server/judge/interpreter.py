@@ -34,6 +34,7 @@ from warpwatch.db.reads.observed import (
     list_release_readings,
 )
 from warpwatch.db.reads.query import DEVICE_METRICS, Session
+from warpwatch.db.submissions import repeat_bench
 from warpwatch.db.trials import IMPORTED, ensure_series, keep_share
 from warpwatch.db.unjudged import EndedJob, claim_unjudged, mark_judged, reopen_early, unjudged_jobs
 from warpwatch.logs import JOB_ID
@@ -54,6 +55,7 @@ from warpwatch.server.verdicts.suspicion import (
     CodeDifference,
     CommitPair,
     SeriesWindow,
+    bar_of,
     find_breakages,
     find_candidates,
     find_suspicions,
@@ -347,7 +349,8 @@ def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: O
     final = find_candidates([replace(item, is_final=True) for item in windows], known) if imported_job_id else []
     pairs = {item.pair for item in (*candidates, *final)}
     code = _compare_code(database, mirror, origin.operator, job.operator_id, pairs)
-    suspicions, unpaired = find_suspicions(candidates, known, code), find_suspicions(final, known, code)
+    suspicions = find_suspicions(candidates, known, code, is_raised=bar_of(windows, known).is_raised)
+    unpaired = find_suspicions(final, known, code)
     ids = {row.sha: row.commit_id for row in facts.readings}
     for change in changes:
         ids |= {change.base_sha: change.base_commit_id, change.head_sha: change.head_commit_id}
@@ -373,6 +376,8 @@ def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: O
             save_card_offset(session, job.operator_id, origin.card_id or 0, other_id, every, is_agreed=is_agreed)
         writer = VerdictWriter(session, job.operator_id, job.device_id, ids, imported_job_id)
         answered = [item for item in suspicions if writer.suspect(item)]
+        if imported_job_id is None and any(window.wants_repeat() for window in windows):
+            repeat_bench(session, job.id, origin.operator)
         for item in unpaired:
             if not any(item.shares_series(other) for other in answered):
                 writer.suspect(item, is_final=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from warpwatch.contract.words import ChangeDirection, Verdict
 from warpwatch.db.reads.judging import KnownChange
+from warpwatch.server.verdicts.bar import SuspicionBar, find_bar
 
 
 class KnownRegressions:
@@ -13,6 +14,10 @@ class KnownRegressions:
 
     def __init__(self, changes: Sequence[KnownChange]) -> None:
         self._changes = changes
+
+    def bar(self, readings: int) -> SuspicionBar:
+        """How large a shift must be to be compared, with so many readings of all series."""
+        return find_bar(self._changes, readings)
 
     def is_known(self, series_id: int, direction: str, base: int, head: int) -> bool:
         """Whether a change of a series between two commits is nothing new: located, being bisected, or tried before."""

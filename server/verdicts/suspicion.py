@@ -13,13 +13,14 @@ from statistics import median
 from warpwatch.contract.words import Cause, ChangeDirection, Signal, Status
 from warpwatch.db.reads.observed import BAD, CheckRow, ObservedReading
 from warpwatch.db.regressions import SuspectedSeries
+from warpwatch.server.verdicts.bar import SuspicionBar
 from warpwatch.server.verdicts.cards import CardOffset
 from warpwatch.server.verdicts.changes import EDGE, LEVEL, Change, find_changes
 from warpwatch.server.verdicts.creep import CreepRule, ReleaseLevel, find_creep, find_release_creep
 from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
 from warpwatch.server.verdicts.steps import NewSuspicion
-from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
+from warpwatch.server.verdicts.thresholds import BUSY_LOAD, BUSY_READINGS, kind_of_time, thresholds_of
 from warpwatch.server.verdicts.trials import severity
 
 NEAR = 3
@@ -27,6 +28,8 @@ NEAR = 3
 NO_OFFSETS: Mapping[int, CardOffset] = {}
 MAX_PAIRS = 6
 """Variants on cases of one suspicion; the most changed ones come first."""
+FEW_PAIRS = 3
+"""The same, of series, where the bar is raised: a machine that moves many series is found out by any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,9 @@ class SeriesWindow:
     rows: readings of the new point's environment, by its card or one that agrees with it. elsewhere: earlier ones of
     other environments and cards, whose times do not compare. time_kind: see thresholds.kind_of_time. is_final: whether
     history has the last word, because no comparison can follow; then only shifts count that history alone may call a
-    change. releases: what the series read at releases. drift: see CreepRule.
+    change. releases: what the series read at releases. drift: see CreepRule. is_busy: whether the new point was taken
+    on a busy host alone; then only shifts count that history alone may call a change and that several readings show.
+    Readings on a busy host are left out otherwise.
     """
 
     rows: list[ObservedReading]
@@ -113,6 +118,7 @@ class SeriesWindow:
     is_final: bool = False
     releases: list[ReleaseLevel] = field(default_factory=list)
     drift: float = 0.0
+    is_busy: bool = False
     levels: list[CommitLevel] = field(init=False)
     changes: list[Change] = field(init=False)
 
@@ -136,6 +142,28 @@ class SeriesWindow:
         Where a series has too few commits before it for a level to change from, jumps between neighbours count
         instead.
         """
+        if not self.is_busy:
+            return self._noticed()
+        return {
+            (self.rows[change.base].commit_id, self.rows[change.head].commit_id): (change.ratio, change.score)
+            for change in self.changes
+            if change.score >= 1 and self._is_shown_by_all(change)
+        }
+
+    def wants_repeat(self) -> bool:
+        """Whether a single reading on a busy host shows what would be compared if the host had been quiet."""
+        is_single = sum(row.commit_id == self.commit_id for row in self.rows) == 1
+        return self.is_busy and is_single and not self.is_final and bool(self._noticed())
+
+    def _is_shown_by_all(self, change: Change) -> bool:
+        """Whether there are several readings at and behind a change, and each shows at least half of it."""
+        behind, since = self.rows[change.head :], max(0, change.head - LEVEL)
+        level = median(row.median_ns for row in self.rows[since : change.head])
+        shares = [log(row.median_ns / level) / log(change.ratio) for row in behind]
+        return len(behind) >= BUSY_READINGS and min(shares) >= 0.5
+
+    def _noticed(self) -> dict[tuple[int, int], tuple[float, float]]:
+        """The same, as if the host had been quiet."""
         thresholds = thresholds_of(self.time_kind)
         here = [number for number, row in enumerate(self.rows) if row.commit_id == self.commit_id]
         ranges = {
@@ -158,7 +186,7 @@ class SeriesWindow:
         asked: ordinals between which trials compared the series. What lies before the end of a long one is decided:
         its commits made the series slower, or something else than the code did.
         """
-        if self.is_final or self.levels[-1].commit_id != self.commit_id:
+        if self.is_final or self.is_busy or self.levels[-1].commit_id != self.commit_id:
             return None
         ordinals, rule = [level.ordinal for level in self.levels], thresholds_of(self.time_kind).alarm
         long = [last for first, last in asked if sum(first <= ordinal <= last for ordinal in ordinals) > LEVEL]
@@ -263,7 +291,7 @@ def windows_of(
     line: ids of the commits on its line of history. common: by commit and card, log time by which all unchanged series
     lay off their levels, which is taken off. offsets: of the card over others. Those of cards that agree with it are
     taken off as well; the readings of all others do not compare. Both are about times of the device: nothing is taken
-    off those of its host.
+    off those of its host. Readings on a busy host count only where the new point has no other.
     """
     agreed = {other: log(offset.ratio) for other, offset in offsets.items() if offset.is_agreed}
     windows = []
@@ -281,22 +309,37 @@ def windows_of(
                 here.append(row)
             else:
                 here.append(_without(row, common.get((row.commit_id, row.card_id), 0.0) - offset))
-        before = [row for row in elsewhere if row.ordinal < here[0].ordinal]
-        windows.append(SeriesWindow(here, before, time_kind, commit_id))
+        quiet = [row for row in here if row.load is None or row.load <= BUSY_LOAD]
+        is_busy = not any(row.commit_id == commit_id for row in quiet)
+        shown = here if is_busy else quiet
+        before = [row for row in elsewhere if row.ordinal < shown[0].ordinal]
+        windows.append(SeriesWindow(shown, before, time_kind, commit_id, is_busy=is_busy))
     return windows
 
 
 def find_candidates(windows: Sequence[SeriesWindow], known: KnownRegressions) -> list[Candidate]:
-    """All changes of the series that nothing known explains."""
-    return [candidate for window in windows for candidate in _candidates_of(window, known)]
+    """All changes of the series that nothing known explains, and that are large enough where comparisons showed no
+    change again and again. windows: of all series of the operator."""
+    least = bar_of(windows, known).score
+    return [candidate for window in windows for candidate in _candidates_of(window, known, least)]
+
+
+def bar_of(windows: Sequence[SeriesWindow], known: KnownRegressions) -> SuspicionBar:
+    """How large a shift of these series of an operator must be to be compared."""
+    return known.bar(sum(len(window.rows) for window in windows))
 
 
 def find_suspicions(
-    candidates: Sequence[Candidate], known: KnownRegressions, code: Mapping[CommitPair, CodeDifference]
+    candidates: Sequence[Candidate],
+    known: KnownRegressions,
+    code: Mapping[CommitPair, CodeDifference],
+    *,
+    is_raised: bool = False,
 ) -> list[NewSuspicion]:
     """One suspicion for every range of commits and direction in which a new point shows a change.
 
-    code: for the pairs of all candidates. The same code has no changes, whatever its times are.
+    code: for the pairs of all candidates. The same code has no changes, whatever its times are. is_raised: whether the
+    bar is raised, see bar_of.
     """
     series: list[SuspiciousSeries] = []
     for item in candidates:
@@ -312,15 +355,18 @@ def find_suspicions(
         series.append(SuspiciousSeries(suspected, (item.variant, item.case), *ends, item.ratio, item.cause))
     return [
         NewSuspicion(base, head, direction, items[0].ratio, tuple(item.series for item in items), items[0].cause)
-        for (base, head, direction), items in _by_range(series).items()
+        for (base, head, direction), items in _by_range(series, FEW_PAIRS if is_raised else MAX_PAIRS).items()
     ]
 
 
-def _candidates_of(window: SeriesWindow, known: KnownRegressions) -> Iterator[Candidate]:
+def _candidates_of(window: SeriesWindow, known: KnownRegressions, least: float) -> Iterator[Candidate]:
+    """least: the score of a change that is compared."""
     first, levels = window.first, {level.commit_id: level for level in window.levels}
     noticed = window.noticed()
     cleared = known.cleared(first.series_id)
     for (base_id, head_id), (ratio, score) in noticed.items():
+        if score < least and not window.is_final:
+            continue
         ends = levels[base_id], levels[head_id]
         if window.is_final and known.is_unpaired(first.series_id, direction_of(ratio), *(end.ordinal for end in ends)):
             continue
@@ -335,7 +381,7 @@ def _candidates_of(window: SeriesWindow, known: KnownRegressions) -> Iterator[Ca
         first.series_id, ChangeDirection.SLOWER, creep[0].ordinal, creep[1].ordinal
     ):
         yield window.candidate(*creep, Cause.HISTORY)
-    for before, after, ratio in () if window.is_final else _unseen(window):
+    for before, after, ratio in () if window.is_final or window.is_busy else _unseen(window):
         is_noticed = (before.commit_id, after.commit_id) in noticed
         if not is_noticed and not known.is_tried(first.series_id, before.ordinal, after.ordinal):
             yield window.candidate(before, after, ratio, Cause.CODE)
@@ -352,8 +398,11 @@ def _unseen(window: SeriesWindow) -> Iterator[tuple[CommitLevel | ObservedReadin
         yield before, window.levels[0], 1.0
 
 
-def _by_range(series: list[SuspiciousSeries]) -> dict[tuple[str, str, ChangeDirection], list[SuspiciousSeries]]:
-    """Groups suspicious series by (base, head, direction), the most changed series first.
+def _by_range(
+    series: list[SuspiciousSeries], most: int
+) -> dict[tuple[str, str, ChangeDirection], list[SuspiciousSeries]]:
+    """Groups suspicious series by (base, head, direction), the most changed series first; of those that history
+    suspects, at most so many.
 
     Series that are suspicious by code alone have no certain direction: they share a trial with the other suspicious
     series between the same commits, and if there are none, all share one trial.
@@ -362,6 +411,8 @@ def _by_range(series: list[SuspiciousSeries]) -> dict[tuple[str, str, ChangeDire
     for item in series:
         if item.cause == Cause.HISTORY:
             ranges[item.base_sha, item.head_sha, direction_of(item.ratio)].append(item)
+    for items in ranges.values():
+        items[:] = sorted(items, key=lambda item: -severity(item.ratio))[:most]
     by_code = [item for item in series if item.cause == Cause.CODE]
     for item in sorted(by_code, key=lambda item: severity(item.ratio), reverse=True):
         same_commits = [key for key in ranges if key[:2] == (item.base_sha, item.head_sha)]

@@ -23,6 +23,11 @@ from warpwatch.contract.words import Signal
 
 TimeKind = Literal["cuda", "cpu", "launch"]
 """Kind of a time: that of a GPU, that of a CPU, or that of the host of a GPU until the GPU has the work of a call."""
+BUSY_LOAD = 2.0
+"""Runnable tasks per core from which on the host of a CPU is busy: a benchmark keeps each core with one, and the
+service itself takes some of the rest."""
+BUSY_READINGS = 2
+"""Readings at a new level that a busy host must show before they are compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from warpwatch.server.verdicts.statements import Statement, state_change
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.operator_frame import KernelTab, OperatorFrame
 from warpwatch.server.web.render import PageScope, Scope, query
+from warpwatch.server.web.verdicts import list_bars
 
 router = APIRouter()
 ROWS = 25
@@ -176,6 +177,7 @@ def _history_values(
         if frame.styles[history.series.variant].is_lit:
             summaries = read_learned(page.session, history.series.id, page.line)
             noise[history.series.id] = [row for row in summaries if environment in (None, row.environment_id)]
+    bars = list_bars(page.session, page.repository.id, frame.operator.name) if page.repository else []
     samples = list_samples(page.session, sampled_points(shown, view)) if choice.samples and quantity is None else None
     if quantity is None:
         figure = history_figure(shown, steps_of(noise), view, noise, samples, frame.styles)
@@ -195,6 +197,7 @@ def _history_values(
         "figure": figure,
         "label": label,
         "sampled": None if samples is None else len(samples),
+        "bars": [bar for bar in bars if bar.device_key == histories[0].series.device_key],
         "learned": {id_: next(iter(rows_), None) for id_, rows_ in noise.items()},
         "rows": pivot(row for row in rows if row.commit_sha in on_page),
         "row_count": len(commits),
