@@ -29,7 +29,7 @@ NO_OFFSETS: Mapping[int, CardOffset] = {}
 MAX_PAIRS = 6
 """Variants on cases of one suspicion; the most changed ones come first."""
 FEW_PAIRS = 3
-"""The same where the bar is raised: a machine that moves many series is found out by any of them."""
+"""The same, of series, where the bar is raised: a machine that moves many series is found out by any of them."""
 
 
 @dataclass(frozen=True, slots=True)
