@@ -18,7 +18,6 @@ LINKED = ("worker", "db", "server")
 LEAVES = {
     "warpwatch._toolchain",
     "warpwatch.bundle",
-    "warpwatch.chrome_trace",
     "warpwatch.definitions",
     "warpwatch.destinations",
     "warpwatch.formats",
@@ -40,7 +39,7 @@ ROOMS = {
     "warpwatch.contract": "contract",
     "warpwatch": "sdk",
     "kernels": "kernels",
-    **dict.fromkeys(LEAVES - {"warpwatch._toolchain", "warpwatch.chrome_trace"}, "repo"),
+    **dict.fromkeys(LEAVES - {"warpwatch._toolchain"}, "repo"),
     "warpwatch.worker.harness": "harness",
     "warpwatch.worker": "worker",
     "warpwatch.db": "db",

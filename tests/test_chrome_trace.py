@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warpwatch.chrome_trace import TraceReader
+from warpwatch.contract.chrome_trace import TraceReader
 
 EVENTS: list[dict[str, Any]] = [
     {

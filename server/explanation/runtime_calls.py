@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from warpwatch.chrome_trace import RUNTIME_CATEGORIES
+from warpwatch.contract.chrome_trace import RUNTIME_CATEGORIES
 from warpwatch.db.reads.query import Session
 from warpwatch.db.traces import TraceListRow
 from warpwatch.server.explanation.timeline import TraceEvent, read_events

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warpwatch.chrome_trace import (
+from warpwatch.contract.chrome_trace import (
     CALL,
     DEVICE_CATEGORIES,
     LONGEST_US,

@@ -6,7 +6,7 @@ import json
 from enum import StrEnum
 from typing import Any
 
-from warpwatch.chrome_trace import TraceReader
+from warpwatch.contract.chrome_trace import TraceReader
 from warpwatch.db.reads.query import Session
 from warpwatch.db.traces import iter_trace_json
 

@@ -15,7 +15,7 @@ from tests.builders import CASES, Lab, measurement
 from tests.builders import bench as bench_reply
 from tests.planted import plant, try_out
 from tests.server.test_timelines import event
-from warpwatch.chrome_trace import CALL
+from warpwatch.contract.chrome_trace import CALL
 from warpwatch.contract.measurement import TraceKernel
 from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.outcome import Finding

@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
 from tests.server.test_code import problem
-from warpwatch.chrome_trace import CALL
+from warpwatch.contract.chrome_trace import CALL
 from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status

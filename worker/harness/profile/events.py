@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from warpwatch.chrome_trace import (
+from warpwatch.contract.chrome_trace import (
     CALL,
     DEVICE_CATEGORIES,
     EVENTS,

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, schedule
 
-from warpwatch.chrome_trace import CALL
 from warpwatch.contract.activities import Activity
+from warpwatch.contract.chrome_trace import CALL
 from warpwatch.contract.measurement import Counter
 from warpwatch.contract.messages import ProfileReply, Request
 from warpwatch.contract.spec import PLAN_LIMITS, ProfilePlan
