@@ -33,7 +33,7 @@ _WIDEST = 100.0
 """Of an interval of log time, to either side: its ends are still numbers."""
 SURE = 0.95
 """How often a comparison finds the slow-down that it is said to find."""
-_OF_NEXT = 2.0
+_OF_NEXT = 2.3
 """Standard errors of a median by which the near end of the interval of another comparison differs: its width is as
 uncertain as its median, and rounds that ended early scatter less than others."""
 
