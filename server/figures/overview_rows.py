@@ -30,7 +30,7 @@ LEAST_SPAN = log(1.05)
 """Height of a sparkline at least, so that noise does not look like a cliff."""
 CHECKS = ("pass", "fail", "not_applicable", "not_run")
 LEAST_SPEEDUP = 1.005
-"""A smaller one would read 1.00Ã."""
+"""A smaller one would read 1.00×."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,7 @@ def test_its_native_variants_use_the_library_of_another_operator_too(monkeypatch
     monkeypatch.setattr(verbs.native, "load", loaded.append)
     child = object.__new__(verbs.Verbs)
     child._native_ready = set()
+    child._start = verbs.StartTimes()
     child._load_native(module.operator)
     assert loaded == ["lottery", "magnitude_prune"]
 

@@ -126,7 +126,9 @@ def regression(
 ) -> Any:
     fields = {"id": 7, "head_sha": "a" * 40, "left_ratio": None, "can_confirm": False, "series": 4, "fixed_series": 0}
     values = {"verdict": verdict, "direction": direction, "ratio": ratio, "low": low, "high": high, "phase": phase}
-    return SimpleNamespace(**fields | {"partly_fixed_by_sha": None} | values | more)
+    return SimpleNamespace(
+        **fields | {"partly_fixed_by_sha": None, "signal": None, "other_ratio": None} | values | more
+    )
 
 
 PARTLY: dict[str, Any] = {"left_ratio": 1.014, "fixed_series": 3, "partly_fixed_by_sha": "540575bc" + "0" * 32}

@@ -51,6 +51,7 @@ OWN = {
     "headers.py": {"find, make, _make, _place, lay_out": "headers that were copied out of a jail"},
     "host.py": {"start_template, lone_child": "empty folders"},
     "http_coordinator.py": {"_results_file, _send, _inline": "results of this worker"},
+    "idle.py": {"_work_ns": "/proc"},
     "jailed.py": {"keep": "a new folder of the worker"},
     "loop.py": {
         "_run": "the folder of traces, which children cannot see",

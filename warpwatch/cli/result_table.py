@@ -113,7 +113,7 @@ def _add_comparison(row: _Row, comparison: Comparison, verdict: PairVerdict, sig
         return
     word, style = _WORDS[verdict.outcome]
     word = f"{signal} {word}" if signal is not None and verdict.outcome in ("slower", "faster") else word
-    row.times = " â ".join(map(duration, times_of_rounds(comparison.base_ns, comparison.head_ns)))
+    row.times = " → ".join(map(duration, times_of_rounds(comparison.base_ns, comparison.head_ns)))
     row.ratio = change(verdict.ratio)
     row.words = f"{word} ({interval(verdict.low, verdict.high)})" if verdict.low is not None else word
     if verdict.outcome == "unsure":

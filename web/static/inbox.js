@@ -46,7 +46,7 @@ document.addEventListener("htmx:beforeSwap", () => {
   selected = [...document.querySelectorAll("[name=chosen]:checked")].map((box) => box.value);
   place = rowsOfInbox().indexOf(currentRow());
 });
-document.addEventListener("htmx:afterSettle", () => {
+document.addEventListener("htmx:afterSwap", () => {
   for (const box of document.querySelectorAll("[name=chosen]")) if (selected.includes(box.value)) box.checked = true;
   rowsOfInbox()[place]?.querySelector("th a").focus();
 });

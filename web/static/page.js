@@ -110,7 +110,7 @@ function fillNames() {
   try { name = localStorage.getItem("name") ?? ""; } catch { /* Without storage, the name is typed each time. */ }
   for (const field of document.querySelectorAll("input[autocomplete=name]")) if (!field.value) field.value = name;
 }
-for (const event of ["DOMContentLoaded", "htmx:afterSettle"]) document.addEventListener(event, fillNames);
+for (const event of ["DOMContentLoaded", "htmx:afterSwap"]) document.addEventListener(event, fillNames);
 document.addEventListener("submit", (event) => {
   const field = event.target.querySelector("input[autocomplete=name]");
   if (!field) return;
