@@ -59,7 +59,7 @@ def create_import(
 ) -> ImportedFile:
     """Import results of nvbench, Google Benchmark, pytest-benchmark or plain JSON as a bench of one commit.
 
-    Each benchmark becomes a case of the operator `program`. See docs/results-from-elsewhere.md.
+    Each benchmark becomes a case of the operator `program`. See docs/foreign-programs.md.
     """
     require_schema(request)
     require_repository(caller, repository)
