@@ -160,7 +160,7 @@ def test_what_a_commit_cannot_be_held_against(
 def test_a_report_says_what_matters_worst_first(client: TestClient, lab: Lab) -> None:
     number = held(client, operators=["square"])
     assert report(client, number)["conclusion"] == "pending"
-    noisy = (ROUNDS, [value * (1.3 if index % 2 else 0.9) for index, value in enumerate(ROUNDS)])
+    noisy = (ROUNDS, [value * (1.2 if index % 2 else 0.9) for index, value in enumerate(ROUNDS)])
     rounds = {
         V1: times(1.04),
         V2: times(1.20),
@@ -201,7 +201,7 @@ def test_a_report_says_what_matters_worst_first(client: TestClient, lab: Lab) ->
 
 def test_what_is_unsure_or_skipped_fails_nothing(client: TestClient, lab: Lab) -> None:
     number = held(client)
-    noisy = (ROUNDS, [value * (1.3 if index % 2 else 0.9) for index, value in enumerate(ROUNDS)])
+    noisy = (ROUNDS, [value * (1.2 if index % 2 else 0.9) for index, value in enumerate(ROUNDS)])
     run_all(lab, client, number, {V1: noisy, V2: times(1.0)}, v3=Status.SKIPPED)
     found = report(client, number)
     assert (found["conclusion"], found["exit_code"]) == ("success", 0)
@@ -214,7 +214,7 @@ def test_what_is_unsure_or_skipped_fails_nothing(client: TestClient, lab: Lab) -
 
 
 def test_a_gate_that_would_have_hidden_a_slow_down_does_not_pass(client: TestClient, lab: Lab) -> None:
-    noisy = (ROUNDS, [value * (1.3 if index % 2 else 0.9) for index, value in enumerate(ROUNDS)])
+    noisy = (ROUNDS, [value * (1.2 if index % 2 else 0.9) for index, value in enumerate(ROUNDS)])
     rounds = {V1: noisy, V2: times(1.0), V3: times(0.5)}
     number = held(client, operators=["square"], require_detectable=5)
     assert report(client, number)["exit_code"] == 0, "nothing is known while it is pending"
