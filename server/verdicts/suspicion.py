@@ -291,7 +291,7 @@ def windows_of(
     line: ids of the commits on its line of history. common: by commit and card, log time by which all unchanged series
     lay off their levels, which is taken off. offsets: of the card over others. Those of cards that agree with it are
     taken off as well; the readings of all others do not compare. Both are about times of the device: nothing is taken
-    off those of its host. Readings on a busy host count only where the new point has no other.
+    off those of its host. Readings on a busy host count only where the new point has no other, or few are before it.
     """
     agreed = {other: log(offset.ratio) for other, offset in offsets.items() if offset.is_agreed}
     windows = []
@@ -311,9 +311,12 @@ def windows_of(
                 here.append(_without(row, common.get((row.commit_id, row.card_id), 0.0) - offset))
         quiet = [row for row in here if row.load is None or row.load <= BUSY_LOAD]
         is_busy = not any(row.commit_id == commit_id for row in quiet)
-        shown = here if is_busy else quiet
-        before = [row for row in elsewhere if row.ordinal < shown[0].ordinal]
-        windows.append(SeriesWindow(shown, before, time_kind, commit_id, is_busy=is_busy))
+        # Where hardly any reading before is of a quiet host, the others are better than none: a comparison decides.
+        before = {row.commit_id for row in quiet} - {commit_id}
+        has_level = len(before) >= thresholds_of(time_kind).suspicion.least_before
+        shown = quiet if has_level and not is_busy else here
+        earlier = [row for row in elsewhere if row.ordinal < shown[0].ordinal]
+        windows.append(SeriesWindow(shown, earlier, time_kind, commit_id, is_busy=is_busy))
     return windows
 
 
