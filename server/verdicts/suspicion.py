@@ -368,7 +368,8 @@ def _candidates_of(window: SeriesWindow, known: KnownRegressions, least: float) 
     noticed = window.noticed()
     cleared = known.cleared(first.series_id)
     for (base_id, head_id), (ratio, score) in noticed.items():
-        if score < least and not window.is_final:
+        # A jump has no score: too few commits are before it, so that it can be compared a few times at most.
+        if 0 < score < least and not window.is_final:
             continue
         ends = levels[base_id], levels[head_id]
         if window.is_final and known.is_unpaired(first.series_id, direction_of(ratio), *(end.ordinal for end in ends)):

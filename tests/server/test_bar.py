@@ -20,9 +20,12 @@ from warpwatch import git
 from warpwatch.contract.words import Cause
 from warpwatch.db.database import Database
 from warpwatch.db.reads.judging import KnownChange
+from warpwatch.db.reads.observed import ObservedReading
 from warpwatch.server.judge import Judge
 from warpwatch.server.verdicts.bar import find_bar, required_score
+from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.noise import Reading
+from warpwatch.server.verdicts.suspicion import bar_of, find_candidates, windows_of
 from warpwatch.settings import Settings
 
 RUNS, SERIES = 60, 12
@@ -87,6 +90,20 @@ def test_a_plain_step_is_found_behind_dismissed_comparisons() -> None:
     operator.judge(operator.runs[:44], known)
     assert any(change.dismissed for change in known)
     assert operator.judge(operator.runs[44:48], known, operator.step(3, 44, 1.5))
+
+
+def test_a_jump_in_a_short_history_is_compared_though_another_comparison_showed_nothing() -> None:
+    """The bar rises at the first dismissed series, and a jump between the first commits has no score to hold it to."""
+    times = (313_154.0, 317_836.0, 251_159.0)
+    rows = [
+        ObservedReading(1, "v1", "n=300", 1, number, f"{number:040x}", number, ns, 0.99 * ns, 1.01 * ns)
+        for number, ns in enumerate(times)
+    ]
+    windows = windows_of(rows, {row.sha for row in rows}, 2, 1, "cpu", {})
+    known = KnownRegressions([replace(DISMISSED, series=[1], dismissed=[1], asked=[[0, 1]])])
+    assert bar_of(windows, known).is_raised
+    (found,) = find_candidates(windows, known)
+    assert (found.cause, found.base_ordinal, found.head_ordinal) == (Cause.HISTORY, 1, 2)
 
 
 def test_pages_say_that_the_bar_is_raised(
