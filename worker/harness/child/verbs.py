@@ -155,12 +155,11 @@ class Verbs:
         problem = self.problem(request)
 
         def run() -> CheckReply:
-            # Some settings are those of a stream.
-            with problem.modes():
-                self._references.expect_usable(problem, request.seed)
             return check(problem, request.seed, ProbeHistory() if problem.is_in_order else self._probed, progress)
 
-        with watch(self._guard):
+        # Some settings that are watched are those of a stream.
+        with problem.modes(), watch(self._guard):
+            self._references.expect_usable(problem, request.seed)
             is_first = self._start.take(problem)
             reply = judge_in_order(problem, request.seed, run)
         return replace(reply, counters=self._start.complete(problem, reply.counters, is_first=is_first))
