@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
@@ -120,9 +120,9 @@ class ReportFacts:
     """Everything that a report says of a submission. pending: jobs and verdicts that are still to come.
 
     base_sha: what its commit is held against; None where that is nothing. results: per status, at its own commits.
-    trades: what its newest commit changed beside the times.
-    required: the slow-down that it must be able to find, in per cent; None where that was not asked for. timed: what
-    its benches timed, once it has ended.
+    head_commit_id, head_sha: its newest commit; trades: what that changed beside the times. required: the slow-down
+    that it must be able to find, in per cent; None where that was not asked for. timed: what its benches timed, once it
+    has ended.
     """
 
     submission_id: int
@@ -452,15 +452,11 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         found.pairs.extend(fetch(session, pair, _PATCH_PAIRS, **parameters))
         for status, count in session.execute(text(_PATCH_STATUSES), parameters):
             found.results[status] = count
-    return replace(found, trades=list_trades(session, session.scalars(text(_HEAD_COMMIT), parameters).all()))
+    if found.head_commit_id is not None:
+        found.trades.extend(list_trades(session, [found.head_commit_id]))
+    return found
 
 
-_HEAD_COMMIT = """
-SELECT jobs.commit_id FROM jobs JOIN commits ON commits.id = jobs.commit_id
-JOIN submissions ON submissions.id = jobs.submission_id
-WHERE jobs.submission_id = :id AND jobs.commit_id IS DISTINCT FROM submissions.base_commit_id
-ORDER BY commits.ordinal DESC, commits.id DESC LIMIT 1
-"""
 _PAIR_FIELDS = tuple(field.name for field in fields(PairFact) if field.name not in ("cell", "reason"))
 _CHANGE_FIELDS = tuple(field.name for field in fields(ChangeFact) if field.name != "cell")
 

@@ -11,7 +11,7 @@ from typing import Any
 from warpwatch.contract.case import parse_case
 from warpwatch.contract.measurement import LAUNCH
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.trades import TradedCell, find_parent, read_trade_facts
+from warpwatch.db.reads.trades import TradedCell, find_parent
 from warpwatch.server.explanation.paired import PairedOutcome, list_paired_outcomes
 from warpwatch.server.reports.formats import change
 from warpwatch.server.verdicts.trials import severity
@@ -46,13 +46,11 @@ _PASSES = {
 """The pass that a direction times, and the name of the direction in a sentence."""
 
 
-def read_moved_work(session: Session, commit_id: int) -> list[MovedWork]:
-    """What moved at a commit, by comparisons with its first parent."""
+def read_moved_work(session: Session, commit_id: int, cells: Iterable[TradedCell]) -> list[MovedWork]:
+    """What moved at a commit, by comparisons with its first parent. cells: those of the commit."""
     parent_id = find_parent(session, commit_id)
     outcomes = list_paired_outcomes(session, parent_id, commit_id) if parent_id is not None else []
-    if not outcomes:
-        return []
-    return find_moved_work(outcomes, read_trade_facts(session, commit_id).cells)
+    return find_moved_work(outcomes, cells)
 
 
 def find_moved_work(outcomes: Iterable[PairedOutcome], cells: Iterable[TradedCell]) -> list[MovedWork]:

@@ -129,7 +129,7 @@ def get_moved_work(session: Db, sha: Sha, repository: RepositoryName) -> Page[Mo
     """List the variants whose work a commit moved between the forward and the backward pass, as A/B comparisons of the
     commit with its first parent say."""
     commit = _commit_or_404(session, sha, repository)
-    return Page(read_moved_work(session, commit.id), None)
+    return Page(read_moved_work(session, commit.id, read_trade_facts(session, commit.id).cells), None)
 
 
 @api.get("/commits/{sha}.csv", tags=["code"], responses=documented(404, 422) | CSV_ANSWER, response_class=Response)

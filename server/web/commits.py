@@ -79,7 +79,8 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
     changed = list_cells(page.session, detail.commit, CellFilter.CHANGED, operator, None, MOST_ROWS).items
     statements = state_cells(page.session, detail.commit, [*cells.items, *changed])
     tallies = [tally for tally in detail.operators if operator in (None, tally.operator)]
-    trades = find_trades(read_trade_facts(page.session, detail.commit.id))
+    facts = read_trade_facts(page.session, detail.commit.id)
+    trades = find_trades(facts)
     return page.page(
         "commit.html",
         json=query(address, **filters),
@@ -97,7 +98,7 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         trades=trades,
         traded=summarize_trades(trades),
         most_trades=MOST_TRADES,
-        moved=read_moved_work(page.session, detail.commit.id),
+        moved=read_moved_work(page.session, detail.commit.id, facts.cells),
         counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS},
         groups=[(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],
     )
