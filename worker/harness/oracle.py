@@ -41,12 +41,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import TensorError
 from warpwatch.contract.words import Fault
 
+from .dispatch import DispatchMode
 from .failures import WrongResultError
 from .problem import CaseData, CaseProblem, has_overlap
 from .turns import STOPWATCH
@@ -471,14 +471,14 @@ def _step(problem: CaseProblem) -> float:
     return _STEP_F64 if problem.case.precision == "f64" else _STEP
 
 
-class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class RoundingNoise(DispatchMode):  # type: ignore[no-untyped-call]
     """While active, changes every floating-point result of an operator by plus or minus `step` of its size.
 
     Operators that torch can decompose, such as the gradient of a layer norm, are run in parts.
     """
 
     def __init__(self, step: float, seed: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         # Importing it takes 0.4 s, which most children never need.
         from torch._decomp import decomposition_table
 
@@ -486,11 +486,6 @@ class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
         self._decompositions = decomposition_table
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from importing torch._dynamo, which takes seconds, at the first call."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

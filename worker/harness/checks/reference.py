@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.words import Status
 
+from ..dispatch import DispatchMode
 from ..failures import BadDefinitionError, Refusal, device_works, status_of
 from ..guards.bands import GuardedInputs, strided
 from ..problem import CaseData, CaseProblem, map_tensors
@@ -175,19 +175,14 @@ def _find_origin(problem: CaseProblem, data: CaseData) -> str | None:
     return origins.nan or origins.infinity
 
 
-class _Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Origins(DispatchMode):  # type: ignore[no-untyped-call]
     """The lines of `file` whose operations were the first to make a NaN and an infinity from other numbers."""
 
     def __init__(self, file: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._file = file
         self.nan: str | None = None
         self.infinity: str | None = None
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from importing torch._dynamo, which takes seconds, at the first call."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from warpwatch.contract.words import Fault
 
+from ..dispatch import DispatchMode
 from ..failures import WrongResultError
 from ..problem import CaseData, has_overlap
 
@@ -99,21 +99,16 @@ class GuardedInputs:
         return banded.tensor
 
 
-class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class GuardedAllocations(DispatchMode):  # type: ignore[no-untyped-call]
     """While active, gives bands and poison to all memory allocated through torch's dispatcher, in native libraries too.
 
     calls: the operators outside torch that were called, each with the arguments of its first call.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._allocations: list[Banded] = []
         self.calls: dict[OpOverload[..., Any], tuple[tuple[Any, ...], dict[str, Any]]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from importing torch._dynamo, which takes seconds, at the first call; see below."""
-        return False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:

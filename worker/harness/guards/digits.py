@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..dispatch import DispatchMode
 from ..problem import CaseData, CaseProblem
 
 _BITS = {"tf32": 11, "bf16": 8}
@@ -84,18 +84,13 @@ def round_significand(tensor: Tensor, bits: int, to_integer: Callable[[Tensor], 
     return torch.ldexp(to_integer(torch.ldexp(significand, torch.tensor(bits))), exponent - bits)
 
 
-class ProductRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ProductRounding(DispatchMode):  # type: ignore[no-untyped-call]
     """While active, rounds the factors of every product of matrices by `rounded`."""
 
     def __init__(self, rounded: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._rounded = rounded
         self.has_rounded = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from importing torch._dynamo, which takes seconds, at the first call."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
