@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from bench.detectors.known import answered
 from bench.detectors.series import Series, with_step
 from warpwatch.db.reads.judging import KnownChange
 from warpwatch.db.reads.observed import ObservedReading
@@ -74,7 +75,9 @@ class Operator:
             for item in find_suspicions(candidates, before, _AllCode(), is_raised=is_raised):
                 ends, ids = (int(item.base_sha, 16), int(item.head_sha, 16)), [one.series_id for one in item.series]
                 is_found = step is not None and step.series in ids and ends[0] < step.run <= ends[1]
-                known.append(_answered(len(known), item.direction, ends, ids, step if is_found else None))
+                culprit = (step.run - 1, step.run) if is_found and step is not None else None
+                cleared = [number for number in ids if not is_found or step is None or number != step.series]
+                known.append(answered(len(known), item.direction, ends, culprit, ids, cleared))
                 if is_found:
                     return True
         return False
@@ -109,23 +112,3 @@ def _window_of(number: int, readings: Sequence[Reading], run: int) -> SeriesWind
 def _observed(number: int, reading: Reading) -> ObservedReading:
     run, times = reading.ordinal, (reading.median_ns, reading.low_ns, reading.high_ns)
     return ObservedReading(number, f"v{number}", "n=1", 1, run, f"{run:040x}", run, *times)
-
-
-def _answered(number: int, direction: str, ends: tuple[int, int], ids: Sequence[int], step: Step | None) -> KnownChange:
-    """A comparison that found the step, or nothing."""
-    base, head = ends if step is None else (step.run - 1, step.run)
-    return KnownChange(
-        id=number,
-        direction=direction,
-        verdict="dismissed" if step is None else "confirmed",
-        is_settled=True,
-        base_commit_id=base,
-        head_commit_id=head,
-        base_sha=f"{base:040x}",
-        head_sha=f"{head:040x}",
-        base_ordinal=base,
-        head_ordinal=head,
-        series=[*ids],
-        dismissed=[other for other in ids if step is None or other != step.series],
-        asked=[[*ends]],
-    )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import exp
 
+from bench.detectors.known import answered
 from bench.detectors.series import Series, with_step
 from warpwatch.db.reads.judging import KnownChange
 from warpwatch.db.reads.observed import ObservedReading
@@ -216,31 +217,13 @@ def judge_along(readings: Sequence[Reading], answer: Answer, first: int = 8) -> 
             if item.cause != "history":
                 continue
             ends = item.base_ordinal, item.head_ordinal
-            known.append(_answered(len(known), ends, item.ratio, answer(*ends)))
+            direction, culprit = "slower" if item.ratio > 1 else "faster", answer(*ends)
+            known.append(answered(len(known), direction, ends, culprit, [1], [] if culprit else [1]))
     return known
 
 
 def is_confirmed(known: Sequence[KnownChange]) -> bool:
     return any(change.verdict == "confirmed" for change in known)
-
-
-def _answered(number: int, ends: tuple[int, int], ratio: float, culprit: tuple[int, int] | None) -> KnownChange:
-    base, head = culprit or ends
-    return KnownChange(
-        id=number,
-        direction="slower" if ratio > 1 else "faster",
-        verdict="dismissed" if culprit is None else "confirmed",
-        is_settled=True,
-        base_commit_id=base,
-        head_commit_id=head,
-        base_sha=f"{base:040x}",
-        head_sha=f"{head:040x}",
-        base_ordinal=base,
-        head_ordinal=head,
-        series=[1],
-        dismissed=[1] if culprit is None else [],
-        asked=[list(ends)],
-    )
 
 
 def judged_after_outliers(count: int = 100) -> Iterator[list[KnownChange]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,18 @@ class Running:
     def has_ended(self, submission: int) -> dict[str, Any] | None:
         row: dict[str, Any] = self.client.get(f"/submissions/{submission}")
         return row if row["state"] in ("done", "failed", "cancelled") else None
+
+    def is_settled(self, list_open: Callable[[], list[dict[str, Any]]]) -> bool:
+        """Whether no job is waiting or at work, every job is judged, and every regression is settled. list_open: those
+        that are suspected or confirmed."""
+        if self._has_work():
+            return False
+        # What has just ended is judged within a second.
+        time.sleep(4)
+        return not self._has_work() and all(row["settled_at"] for row in list_open())
+
+    def _has_work(self) -> bool:
+        return any(self.client.get("/jobs", state=state)["items"] for state in ("queued", "running"))
 
 
 @pytest.fixture(scope="module")

@@ -53,21 +53,13 @@ def shas(running: Running, source: Path, load: None) -> list[str]:
     ]
     for answer in asked:
         running.wait(partial(running.has_ended, answer["id"]), MEASURING_SECONDS)
-    running.wait(lambda: is_settled(running), DECIDING_SECONDS)
+
+    def list_open() -> list[dict[str, Any]]:
+        return changes(running, "suspected") + changes(running, "confirmed")
+
+    running.wait(lambda: running.is_settled(list_open), DECIDING_SECONDS)
     report(running, time.monotonic() - started)
     return commits
-
-
-def is_settled(running: Running) -> bool:
-    """Whether no job is waiting or at work, and every regression is settled."""
-    if any(running.client.get("/jobs", state=state)["items"] for state in ("queued", "running")):
-        return False
-    # What has just ended is judged within a second.
-    time.sleep(3)
-    waiting = any(running.client.get("/jobs", state=state)["items"] for state in ("queued", "running"))
-    return not waiting and all(
-        row["settled_at"] for row in changes(running, "suspected") + changes(running, "confirmed")
-    )
 
 
 def changes(running: Running, verdict: str) -> list[dict[str, Any]]:

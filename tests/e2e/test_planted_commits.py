@@ -71,19 +71,9 @@ def planted(running: Running, source: Path, load: None) -> Planted:
     result = Planted(shas, running.client.post("/submissions", request)["id"], plan)
     running.wait(lambda: running.has_ended(result.submission), MEASURING_SECONDS)
     measured = time.monotonic() - began
-    running.wait(lambda: is_settled(running), DECIDING_SECONDS)
+    running.wait(lambda: running.is_settled(lambda: changes(running, "suspected", "confirmed")), DECIDING_SECONDS)
     report(running, result, measured, time.monotonic() - began)
     return result
-
-
-def is_settled(running: Running) -> bool:
-    """Whether no job is waiting or at work, every job is judged, and every regression is settled."""
-    if any(running.client.get("/jobs", state=state)["items"] for state in ("queued", "running")):
-        return False
-    # What has just ended is judged within a second.
-    time.sleep(4)
-    waiting = any(running.client.get("/jobs", state=state)["items"] for state in ("queued", "running"))
-    return not waiting and all(row["settled_at"] for row in changes(running, "suspected", "confirmed"))
 
 
 def changes(running: Running, *verdicts: str) -> list[dict[str, Any]]:
