@@ -47,7 +47,8 @@ def test_a_slower_change_turns_its_commit_red(running: Running, source: Path, tm
     assert [(row["variant"], row["case"].split(",")[-1]) for row in slower] == [("v3", "fwd")]
     assert 1.2 < slower[0]["ratio"] < 1.4
     assert slower[0]["rounds"] >= FEWEST_ROUNDS
-    assert (report["base_sha"], report["compared"], report["exit_code"]) == (main, 4, 1)
+    # The change is native, so both directions of v3 are compared, and v1 in torch, which it cannot reach, is not.
+    assert (report["base_sha"], report["compared"], report["exit_code"]) == (main, 2, 1)
 
     command = [
         sys.executable,
