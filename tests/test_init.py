@@ -492,6 +492,29 @@ def soft_sort(values, strength=1.0):
     assert re.findall(r"(\w+) \(line", gaps) == ["reference", "reference"]
 
 
+def test_a_native_module_beside_the_packages_that_import_it_is_measured(tmp_path: Path) -> None:
+    binding = 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }\n'
+    native = (
+        f"at::Tensor forward(at::Tensor x, int k) {{ return x; }}\n#ifdef USE_CUDA\n{binding}#else\n{binding}#endif\n"
+    )
+    files = {
+        "setup.py": "from setuptools import setup\n"
+        "from torch.utils.cpp_extension import CUDAExtension\n"
+        "setup(package_dir={'': 'python'}, ext_modules=[CUDAExtension('fast_backend', ['csrc/a.cpp'])])\n",
+        "csrc/a.cpp": native,
+        "python/fast/__init__.py": "from .ops import scale\n",
+        "python/fast/ops.py": "import fast_backend as b\n\ndef scale(input1, k=2): return b.forward(input1, k)\n",
+    }
+    root = plant(tmp_path / "repository", files)
+    result = init(root)
+    assert result.exit_code == 0, result.output
+    project, operators = written(root)
+    assert project.measured is not None
+    assert project.measured.packages == ("fast", "fast_backend")
+    assert {name: variant(tree) for name, tree in operators.items()} == {"scale": "scale(input1)"}
+    assert "calls fast_backend.forward →" in result.output, "both branches bind one function"
+
+
 @pytest.mark.timeout(180)
 def test_what_is_understood_is_measured_at_once(tmp_path: Path) -> None:
     """Functions that are made of torch alone, and functions that torch has by the same name."""

@@ -286,8 +286,10 @@ def _packages(modules: list[PackageFile], operators: list[OperatorSketch], path:
         }
         pending = imported & {module.package for module in here} - names
         names |= pending
-    if path == ".":
-        names |= {name.partition(".")[0] for name in build.modules}
+    natives = {name.partition(".")[0] for name in build.modules}
+    # A module that is built in place stands beside the packages that import it.
+    imported = {target.partition(".")[0] for module in here for target in module.imports.values()}
+    names |= natives if path == "." else natives & imported
     return sorted(names, key=lambda name: (-counts[name], name))
 
 

@@ -75,7 +75,9 @@ def find_native_operators(files: RepositoryFiles, build: BuildSketch) -> list[Op
         for sketch in (*_registered(file, text, texts), *_bound(file, text, texts, build))
     ]
     # A function without arguments, such as one that returns a version, computes nothing.
-    return [sketch for sketch in sketches if sketch.call is None or sketch.parameters]
+    sketches = [sketch for sketch in sketches if sketch.call is None or sketch.parameters]
+    # Each branch of an #if may bind the same function.
+    return [*{sketch.called: sketch for sketch in reversed(sketches)}.values()][::-1]
 
 
 def _registered(file: str, text: str, texts: dict[str, str]) -> Iterator[OperatorSketch]:

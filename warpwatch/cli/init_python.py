@@ -19,8 +19,8 @@ _AUTOGRAD = {"torch.autograd.Function", "torch.autograd.function.Function"}
 _QUALIFIED = re.compile(r"(\w+)::(\w+(?:\.\w+)?)", re.ASCII)
 _SCHEMA = re.compile(r"\s*(?:(\w+)::)?(\w*(?:\.\w+)?)\s*\((.*)\)\s*->.*", re.ASCII | re.DOTALL)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_TENSORS = {"x", "X", "y", "input", "input_", "tensor"}
-"""Usual names of tensors."""
+_TENSORS = {"x", "X", "y", "input", "tensor"}
+"""Usual names of tensors, without numbers and underlines at their ends."""
 _TENSOR_ATTRIBUTES = {"device", "dtype", "is_cuda", "ndim", "new_zeros", "numel", "requires_grad", "shape", "unsqueeze"}
 """Attributes that tell that a parameter without annotation is a tensor."""
 _NUMBERS = {"int": "4", "float": "1.0", "bool": "False"}
@@ -324,14 +324,11 @@ def tensor_parameters(module: PackageFile, node: _Definition) -> set[str]:
         for part in ast.walk(function)
         if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.attr in _TENSOR_ATTRIBUTES
     }
+    used |= {argument.arg for argument in function.args.args if argument.arg.rstrip("_0123456789") in _TENSORS}
     return {
         argument.arg.removesuffix("_")
         for argument in (*function.args.posonlyargs, *function.args.args)
-        if (
-            module.resolve(argument.annotation) == "torch.Tensor"
-            if argument.annotation
-            else argument.arg in _TENSORS | used
-        )
+        if (module.resolve(argument.annotation) == "torch.Tensor" if argument.annotation else argument.arg in used)
     }
 
 
