@@ -207,7 +207,7 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, seconds: float, rep
             if reason is not None:
                 raise Stopped(reason)
             if time.monotonic() > deadline:
-                message = f"the build took longer than {seconds:g} s"
+                message = f"the build took longer than {seconds:g} s, the limit that WARPWATCH_BUILD_TIMEOUT sets"
                 raise PackageBuildError("\n".join([message, *tail]), Fault.BUILD_TIMED_OUT)
         code = process.wait(timeout=max(1.0, deadline - time.monotonic()))
     if code != 0:

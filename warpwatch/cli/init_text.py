@@ -224,9 +224,12 @@ def _dictionary(items: str) -> str:
 
 
 def _cost(flops: str, moved: str) -> str:
+    call = f"    return Cost(flops={flops}, bytes={moved})"
+    if len(call) > _WIDTH:
+        call = f"    return Cost(\n        flops={flops},\n        bytes={moved},\n    )"
     return f"""\
     # A lower bound: one operation an element where nothing else is known, each tensor read or written once.
-    return Cost(flops={flops}, bytes={moved})"""
+{call}"""
 
 
 def _definition(name: str, parameters: tuple[str, ...]) -> str:
