@@ -87,7 +87,7 @@ from torch.library import custom_op
 
 
 @custom_op("mine::power", mutates_args=())
-def power(x: torch.Tensor, exponent: int) -> torch.Tensor:
+def power(x: torch.Tensor, exponent: torch.types.Number) -> torch.Tensor:
     return x**exponent
 """
 TRITON = {"src/lib/__init__.py": "", "src/lib/kernels.py": KERNELS, "src/lib/launch.py": LAUNCHES}
@@ -433,6 +433,86 @@ setup(ext_modules=[CppExtension("fast._A", ["csrc/first.cpp"]), CppExtension(nam
     assert init(root).exit_code == 0
     calls = {name: variant(tree) for name, tree in written(root)[1].items()}
     assert calls == {"relu": "fast._A.relu(x)", "blur": "fast._B.blur(x)"}
+
+
+def test_exported_functions_stand_for_the_internal_operators_that_they_call(tmp_path: Path) -> None:
+    """Nobody outside the package can make the arguments of its kernels, such as sorted rows."""
+    setup = """
+from setuptools import setup
+from torch.utils.cpp_extension import CppExtension
+
+setup(ext_modules=[CppExtension("fast._C", ["csrc/fast.cpp"])])
+"""
+    native = """
+torch::Tensor isotonic(torch::Tensor s) { return s; }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("isotonic", &isotonic); }
+TORCH_LIBRARY(fast, m) { m.def("knn(Tensor x, Tensor y, Tensor? ptr, int k) -> Tensor"); }
+static auto registry = torch::RegisterOperators().op("fast::version", [] { return 1; });
+"""
+    knn = """
+import torch
+
+
+def knn(x: torch.Tensor, y: torch.Tensor, k: int):
+    return torch.ops.fast.knn(x, y, None, k)
+
+
+def knn_graph(x: torch.Tensor, k: int):
+    return knn(x, x, k)
+"""
+    sort = """
+import torch
+
+from ._C import isotonic as isotonic_cpu
+
+_BY_DEVICE = {"cpu": isotonic_cpu}
+
+
+class SoftSort(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        return _BY_DEVICE[values.device.type](values.sort()[0])
+
+
+def soft_sort(values, strength=1.0):
+    if len(values.shape) != 2:
+        raise ValueError
+    return SoftSort.apply(values)
+"""
+    package = {"__init__.py": "from .knn import knn, knn_graph\nfrom .sort import *\n", "knn.py": knn, "sort.py": sort}
+    files = {"setup.py": setup, "csrc/fast.cpp": native} | {f"fast/{name}": text for name, text in package.items()}
+    root = plant(tmp_path / "repository", files)
+    result = init(root)
+    assert result.exit_code == 0, result.output
+    calls = {name: variant(tree) for name, tree in written(root)[1].items()}
+    assert calls == {"knn": "knn(x, y, k)", "soft_sort": "soft_sort(values)"}
+    assert "soft_sort(), which calls fast._C.isotonic" in result.output
+    # Types and use say what is a tensor and what a number, so that the reference alone is left.
+    gaps = result.output.partition("left to fill:")[2].partition("Then:")[0]
+    assert re.findall(r"(\w+) \(line", gaps) == ["reference", "reference"]
+
+
+def test_a_native_module_beside_the_packages_that_import_it_is_measured(tmp_path: Path) -> None:
+    binding = 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }\n'
+    native = (
+        f"at::Tensor forward(at::Tensor x, int k) {{ return x; }}\n#ifdef USE_CUDA\n{binding}#else\n{binding}#endif\n"
+    )
+    files = {
+        "setup.py": "from setuptools import setup\n"
+        "from torch.utils.cpp_extension import CUDAExtension\n"
+        "setup(package_dir={'': 'python'}, ext_modules=[CUDAExtension('fast_backend', ['csrc/a.cpp'])])\n",
+        "csrc/a.cpp": native,
+        "python/fast/__init__.py": "from .ops import scale\n",
+        "python/fast/ops.py": "import fast_backend as b\n\ndef scale(input1, k=2): return b.forward(input1, k)\n",
+    }
+    root = plant(tmp_path / "repository", files)
+    result = init(root)
+    assert result.exit_code == 0, result.output
+    project, operators = written(root)
+    assert project.measured is not None
+    assert project.measured.packages == ("fast", "fast_backend")
+    assert {name: variant(tree) for name, tree in operators.items()} == {"scale": "scale(input1)"}
+    assert "calls fast_backend.forward →" in result.output, "both branches bind one function"
 
 
 @pytest.mark.timeout(180)

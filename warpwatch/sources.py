@@ -149,6 +149,10 @@ class Sources:
         """Where the operators of the commit are defined."""
         return self._layout(sha).project.operators.strip("/")
 
+    def text(self, sha: str, operator: str) -> str | None:
+        """The text of the operator's file; None for a program."""
+        return git.read_file(self._mirror, self._place(sha), f"{self.folder(sha)}/{operator}.py")
+
     def runtime(self, sha: str) -> str | None:
         """The Python and the image that the commit asks for; None for the worker's own."""
         return self._layout(sha).project.runtime

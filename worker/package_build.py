@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,9 @@ cd "$TMPDIR/tree"
 exec sh -c "$3"
 """
 _READ_ONLY = 0o444
+_CPU_VARIABLES = {"TORCH_CUDA_ARCH_LIST": "8.0"}
+"""Without a GPU, torch.utils.cpp_extension fails with "list index out of range" where it finds nvcc and no such list.
+Projects compile their CUDA code together with what CPUs need."""
 _VARIABLES = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_CACHE_DIR": "1", "UV_OFFLINE": "1"}
 
 
@@ -127,7 +131,8 @@ def build_package(
     begin = time.monotonic()
     jail = sandbox.Jail(confinement)
     try:
-        process = _start(jail, [python, str(root), command], root)
+        variables = _CPU_VARIABLES if confinement.devices == sandbox.DEVICES["cpu"] else {}
+        process = _start(jail, [python, str(root), command], root, variables)
         try:
             _wait(process, begin + seconds, seconds, reporter)
         except PackageBuildError as error:
@@ -167,7 +172,9 @@ def trim_builds(builds: Path, limit: int = MOST_KEPT_BYTES) -> None:
         total -= size
 
 
-def _start(jail: sandbox.Jail, arguments: list[str], root: Path) -> subprocess.Popen[bytes]:
+def _start(
+    jail: sandbox.Jail, arguments: list[str], root: Path, variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     words = jail.command(["/bin/sh", "-c", _SCRIPT, "build", *arguments], jail.inside, [root])
     try:
         return subprocess.Popen(
@@ -176,7 +183,7 @@ def _start(jail: sandbox.Jail, arguments: list[str], root: Path) -> subprocess.P
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=jail.passed,
-            env=jail.environment() | _VARIABLES,
+            env={**jail.environment(), **_VARIABLES, **variables},
             start_new_session=True,
             bufsize=0,
         )
@@ -200,7 +207,7 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, seconds: float, rep
             if reason is not None:
                 raise Stopped(reason)
             if time.monotonic() > deadline:
-                message = f"the build took longer than {seconds:g} s"
+                message = f"the build took longer than {seconds:g} s, the limit that WARPWATCH_BUILD_TIMEOUT sets"
                 raise PackageBuildError("\n".join([message, *tail]), Fault.BUILD_TIMED_OUT)
         code = process.wait(timeout=max(1.0, deadline - time.monotonic()))
     if code != 0:

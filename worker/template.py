@@ -160,6 +160,8 @@ def import_harness(threads: int, *, compilers: bool) -> str:
     torch itself, if it may use them; returns the error that prevents it, "" for none."""
     bootstrap = load_module("bootstrap", HERE / "harness" / "child" / "bootstrap.py")
     cpus = os.sched_getaffinity(0)
+    # Nothing needs NumPy here, and its absence is no message for whoever runs a command.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
     try:
         bootstrap.load_harness(argparse.Namespace(threads=threads))
         with contextlib.suppress(ImportError):

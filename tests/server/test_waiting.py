@@ -100,16 +100,21 @@ def test_no_end_is_promised_without_a_worker(client: TestClient, lab: Lab) -> No
     assert client.get(f"/api/v1/submissions/{number}/progress").json()["expected_end"] is None
 
 
-def test_a_run_without_a_terminal_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_quiet", [False, True])
+def test_a_run_without_a_terminal_says_how_far_it_is(is_quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SAY_SECONDS", 0.01)
     printed = StringIO()
-    with progress.run_progress(Console(file=printed, width=200)) as reporter:
+    with progress.run_progress(Console(file=printed, width=200), is_quiet=is_quiet) as reporter:
         reporter.job(1, 4, "0123abcd square bench")
         reporter.progress(2, 9, "v1 n=1024")
+        reporter.log("build: make")
         for _ in range(500):
-            if "jobs have ended" in printed.getvalue():
+            if "v1 n=1024, " in printed.getvalue():
                 break
             time.sleep(0.01)
+    # Without its log, a build of minutes would be silent.
+    last_line = "build: make, " if is_quiet else ""
     assert re.search(
-        r"1 of 4 jobs have ended, 0123abcd square bench, v1 n=1024, expected end \d\d:\d\d", printed.getvalue()
+        rf"1 of 4 jobs have ended, 0123abcd square bench, v1 n=1024, {last_line}expected end \d\d:\d\d",
+        printed.getvalue(),
     )

@@ -341,7 +341,9 @@ def test_a_build_adds_to_the_commit_and_is_kept_by_content(
 ) -> None:
     needs = "from lib._made import FACTOR\n\n\ndef double(x):\n    return x * FACTOR\n"
     sha = measured.commit("needs a build", defined.package(needs))
-    version = DefinitionsVersion(beside.url, beside.commit("build", defined.definitions(toml=built_by("true"))))
+    # Where there is nvcc and no GPU, extensions of torch cannot be built without this variable.
+    toml = built_by('test -n \\"$TORCH_CUDA_ARCH_LIST\\"')
+    version = DefinitionsVersion(beside.url, beside.commit("build", defined.definitions(toml=toml)))
     diary = Diary()
     (checkout,) = tools.checkouts(measured.url, [sha], diary, version)
     assert checkout.build_failure is None

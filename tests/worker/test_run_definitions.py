@@ -108,9 +108,11 @@ def test_doctor_says_which_definition_is_wrong_and_why(repository: Repository, t
     root, folder = Path(repository.url), tmp_path / "definitions"
     repository.commit("first", defined.package())
     broken = {
+        "operators/needy.py": "import no_such_module\n" + defined.OPERATOR.replace('"twice"', '"needy"'),
         "operators/gappy.py": defined.OPERATOR.replace('"twice"', '"gappy"').replace(
             "return x * 2", 'return missing("y")'
         ),
+        "operators/unfilled.py": 'from warpwatch import gap\n\n\ndef reference(x):\n    return gap("write it")\n',
         "operators/unreadable.py": "def (",
     }
     for name, text in (defined.definitions() | broken).items():
@@ -128,10 +130,12 @@ def test_doctor_says_which_definition_is_wrong_and_why(repository: Repository, t
 
     done = doctor(folder)
     assert done.returncode == 1, done.stdout + done.stderr
-    parts = re.split(r"^(gappy|twice|unreadable)$", done.stdout, flags=re.MULTILINE)
+    parts = re.split(r"^(gappy|needy|twice|unfilled|unreadable)$", done.stdout, flags=re.MULTILINE)
     said = dict(zip(parts[1::2], parts[2::2], strict=True))
     assert "missing" in said["gappy"]
     assert "operators/unreadable.py, line 1: SyntaxError" in said["unreadable"]
+    assert said["needy"].rstrip().endswith("-m pip install no_such_module")
+    assert said["unfilled"].split("\n")[1:2] == ["  to fill: operators/unfilled.py, line 5: write it"], "it was run"
     assert "Traceback" not in done.stdout
     assert re.search(r"torch +pass", said["twice"])
     assert re.search(r"lib +wrong", said["twice"])

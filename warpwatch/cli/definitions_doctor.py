@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +23,7 @@ from warpwatch.contract.words import NO_FAILURE, JobKind
 from warpwatch.definitions import newest_version, parse_source
 from warpwatch.project import ProjectError
 from warpwatch.settings import Settings
-from warpwatch.sources import Sources
+from warpwatch.sources import Sources, parse_python
 
 if TYPE_CHECKING:
     from warpwatch.worker.tools import Tools
@@ -46,10 +49,20 @@ def examine_definitions(settings: Settings, definitions: str, repository: Path, 
             git.fetch_commit(str(root), mirror, sha)
         is_inside = Path(definitions).resolve() == root.resolve()
         version = None if is_inside else newest_version(parse_source(definitions), settings.home)
-        operators = Sources(mirror, version).operators(sha)
+        sources = Sources(mirror, version)
+        operators = sources.operators(sha)
         if not operators:
             raise ProjectError(f"{definitions} defines no operator; `warpwatch init` writes a first one")
-        wrong = [operator for operator in operators if not _examine(tools, operator, root, sha, version)]
+        wrong = []
+        for operator in operators:
+            console.print(operator, style="bold", markup=False, highlight=False)
+            # What nobody has written yet is known without a process that fails on it.
+            gaps = find_gaps(sources.text(sha, operator) or "")
+            for line, remedy in gaps:
+                text = f"  to fill: {sources.folder(sha)}/{operator}.py, line {line}: {remedy}"
+                console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+            if gaps or not _examine(tools, operator, root, sha, version):
+                wrong.append(operator)
         return not wrong
     except (git.GitError, ProjectError, CannotRunError, ValueError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
@@ -58,11 +71,30 @@ def examine_definitions(settings: Settings, definitions: str, repository: Path, 
         tools.close()
 
 
+def find_gaps(text: str) -> list[tuple[int, str]]:
+    """The line and the remedy of each call of `gap` in an operator file; none where it cannot be parsed."""
+    try:
+        calls = [node for node in ast.walk(parse_python(text)) if isinstance(node, ast.Call)]
+    except (SyntaxError, ValueError):
+        return []
+    return [
+        (call.lineno, call.args[0].value)
+        for call in calls
+        if isinstance(call.func, ast.Name)
+        and call.func.id == "gap"
+        and len(call.args) == 1
+        and isinstance(call.args[0], ast.Constant)
+        and isinstance(call.args[0].value, str)
+    ]
+
+
 def shorten_traceback(message: str) -> str:
     """The last line of a traceback, behind the last place in an operator file; any other message as it is."""
     if "Traceback (most recent call last)" not in message:
         return message
     last = message.strip().splitlines()[-1]
+    if missing := re.fullmatch(r"ModuleNotFoundError: No module named '(\w+)'", last):
+        last += f"; if the package needs it, {shlex.quote(sys.executable)} -m pip install {missing[1]}"
     places = re.findall(r'File "[^"]*/([^"/]+/[^"/]+\.py)", line (\d+)', message)
     # The file of a gap stands in its own message.
     if not places or last.startswith("NotImplementedError: "):
@@ -75,7 +107,6 @@ def _examine(tools: Tools, operator: str, root: Path, sha: str, version: Definit
     from warpwatch.worker.execution import execute
     from warpwatch.worker.reporter import CannotRunError
 
-    console.print(operator, style="bold", markup=False, highlight=False)
     job = JobRequest(JobKind.CHECK, str(root), sha, operator, JobSpec(case_limit=1), None, version)
     with tempfile.TemporaryDirectory(prefix="warpwatch-doctor-") as folder:
         try:

@@ -14,6 +14,7 @@ import typer
 
 from warpwatch import git
 from warpwatch.cli.app import app
+from warpwatch.cli.init_entry import replace_by_entry_points
 from warpwatch.cli.init_files import (
     IGNORED,
     NATIVE,
@@ -177,12 +178,13 @@ def init(
 def sketch(files: RepositoryFiles, *, is_inside: bool, limit: int = 0) -> SketchResult:
     """The definition of what the files hold. is_inside: whether it will lie in the repository itself; only there it can
     have programs. limit: of operators, 0 for all. Raises SketchError if there is nothing to measure."""
-    taken: dict[str, str] = {}
     modules = read_modules(files)
-    operators = find_operators(modules, taken)
+    operators = find_operators(modules)
     path = _path(modules, operators)
     build = find_build(files, path)
-    operators += find_native_operators(files, build, taken)
+    operators = replace_by_entry_points(operators + find_native_operators(files, build), modules)
+    taken: dict[str, str] = {}
+    operators = _with_distinct_names(operators, taken)
     programs = find_programs(files, path, build.command, taken)
     packages = _packages(modules, operators, path, build)
     chosen, left_out = _choose(modules, operators, path, packages, build)
@@ -190,7 +192,8 @@ def sketch(files: RepositoryFiles, *, is_inside: bool, limit: int = 0) -> Sketch
         left_out += [(program, "programs are run in commits that hold its warpwatch.toml") for program in programs]
     kept = tuple(programs) if is_inside else ()
     if not chosen and not kept and not operators and packages:
-        chosen = find_functions(modules, path, taken) or [_of_package(modules, packages[0], path)]
+        functions = find_functions(modules, path) or [_of_package(modules, packages[0], path)]
+        chosen = _with_distinct_names(functions, taken)
     if not chosen and not kept:
         hint = "; leave out --output to write its benchmark programs into the checkout" if programs else ""
         raise SketchError(
@@ -210,6 +213,12 @@ def sketch(files: RepositoryFiles, *, is_inside: bool, limit: int = 0) -> Sketch
         tuple(operator for operator, _ in ranked[len(first) :]),
         vendors,
     )
+
+
+def _with_distinct_names(operators: list[OperatorSketch], taken: dict[str, str]) -> list[OperatorSketch]:
+    # The file of fewer folders keeps the plain name: what lies deeper is often a copy for another device.
+    ordered = sorted(operators, key=lambda sketch: (sketch.file.count("/"), sketch.file, sketch.line))
+    return [replace(sketch, name=distinct_name(sketch.name, sketch.file, taken)) for sketch in ordered]
 
 
 def _definition(
@@ -277,8 +286,10 @@ def _packages(modules: list[PackageFile], operators: list[OperatorSketch], path:
         }
         pending = imported & {module.package for module in here} - names
         names |= pending
-    if path == ".":
-        names |= {name.partition(".")[0] for name in build.modules}
+    natives = {name.partition(".")[0] for name in build.modules}
+    # A module that is built in place stands beside the packages that import it.
+    imported = {target.partition(".")[0] for module in here for target in module.imports.values()}
+    names |= natives if path == "." else natives & imported
     return sorted(names, key=lambda name: (-counts[name], name))
 
 

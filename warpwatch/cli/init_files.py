@@ -57,7 +57,9 @@ class OperatorSketch:
     kind: what it is, in words. file, line: where it is defined. package: the module at the top that it belongs to; ""
     where that is not known. imports: lines of Python. parameters: what it must be given. call: the expression that
     calls it with parameters of these names; None where the source does not say how. symbol: its name in the source.
-    tensors: the parameters that the source declares as tensors. known: the function of torch that it is named after.
+    called: the dotted name by which Python code calls it, where that is another. tensors: the parameters that the
+    source declares or uses as tensors. numbers: those that it declares as numbers, with a value each. known: the
+    function of torch that it is named after.
     copied: parameters and body of its function, where that is made of torch alone. sources: the files that it uses;
     none where it uses too many.
     """
@@ -72,7 +74,9 @@ class OperatorSketch:
     call: str | None = None
     is_cuda: bool = False
     symbol: str = ""
+    called: str = ""
     tensors: tuple[str, ...] = ()
+    numbers: tuple[tuple[str, str], ...] = ()
     known: KnownFunction | None = None
     copied: tuple[str, str] | None = None
     sources: tuple[str, ...] = ()

@@ -17,7 +17,6 @@ from warpwatch.cli.init_files import (
     TESTS,
     OperatorSketch,
     RepositoryFiles,
-    distinct_name,
     is_test,
     line_of,
     vendor_of,
@@ -32,7 +31,10 @@ _MODULE = re.compile(
 _DEFINED = re.compile(
     r'\b(\w+)\s*\.\s*def\s*\(\s*(?:TORCH_SELECTIVE_\w+\(\s*)?((?:"(?:[^"\\\n]|\\.)*"\s*)+)\)?\s*(?:,\s*&?\s*([\w:]+))?'
 )
-_REGISTERED = re.compile(r'\.\s*op\s*\(\s*"(\w+)::(\w+)[^"]*"\s*(?:,\s*&?\s*([\w:]+))?')
+_REGISTERED = re.compile(
+    r'\.\s*op\s*\(\s*"(\w+)::(\w+)[^"]*"\s*(?:,\s*&?\s*([\w:]+)|,\s*(\[[^\]]*\]\s*(?:\(\s*\)\s*)?\{))?'
+)
+"""Namespace, name, and the function or the start of a lambda without arguments."""
 _EXTENSIONS = {"CppExtension", "CUDAExtension", "SyclExtension", "Extension", "Pybind11Extension", "CMakeExtension"}
 _BACKENDS = {"scikit_build_core.build", "mesonpy", "maturin", "py_build_cmake.build"}
 _CMAKE_MODULE = re.compile(r"\b(?:pybind11_add_module|nanobind_add_module|Python3?_add_library)\s*\(|\bTorch\b")
@@ -60,7 +62,7 @@ class BuildSketch:
         return named or [*self.modules]
 
 
-def find_native_operators(files: RepositoryFiles, build: BuildSketch, taken: dict[str, str]) -> list[OperatorSketch]:
+def find_native_operators(files: RepositoryFiles, build: BuildSketch) -> list[OperatorSketch]:
     """Every operator that native sources register or bind, by file and line."""
     texts = {}
     for file in files.sources(NATIVE, IGNORED | TESTS):
@@ -72,17 +74,18 @@ def find_native_operators(files: RepositoryFiles, build: BuildSketch, taken: dic
         for file, text in texts.items()
         for sketch in (*_registered(file, text, texts), *_bound(file, text, texts, build))
     ]
-    sketches.sort(key=lambda sketch: (sketch.file, sketch.line))
     # A function without arguments, such as one that returns a version, computes nothing.
     sketches = [sketch for sketch in sketches if sketch.call is None or sketch.parameters]
-    return [replace(sketch, name=distinct_name(sketch.name, sketch.file, taken)) for sketch in sketches]
+    # Each branch of an #if may bind the same function.
+    return [*{sketch.called: sketch for sketch in reversed(sketches)}.values()][::-1]
 
 
 def _registered(file: str, text: str, texts: dict[str, str]) -> Iterator[OperatorSketch]:
     """Operators of the older `torch::RegisterOperators().op(…)`."""
     if "RegisterOperators" in text:
         for match in _REGISTERED.finditer(text):
-            yield _of_function(match[1], match[2], (file, line_of(text, match.start())), match[3], texts)
+            if not match[4]:
+                yield _of_function(match[1], match[2], (file, line_of(text, match.start())), match[3], texts)
 
 
 def _bound(file: str, text: str, texts: dict[str, str], build: BuildSketch) -> Iterator[OperatorSketch]:
@@ -139,7 +142,8 @@ def _of_module(
     ]
     dotted = candidates[0] if len(candidates) == 1 else ""
     kind = f"function {function}() of the native module {dotted or module}"
-    sketch = OperatorSketch(function, kind, *place, dotted.partition(".")[0], symbol=function)
+    called = f"{dotted or module}.{function}"
+    sketch = OperatorSketch(function, kind, *place, dotted.partition(".")[0], symbol=function, called=called)
     if not dotted or parameters is None:
         return sketch
     call = f"{dotted}.{function}({', '.join(parameters)})"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from warpwatch.cli.init_files import IGNORED, TESTS, OperatorSketch, RepositoryFiles, distinct_name, is_test, vendor_of
+from warpwatch.cli.init_files import IGNORED, TESTS, OperatorSketch, RepositoryFiles, is_test, vendor_of
 from warpwatch.cli.init_known import copied_body, known_function
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -19,8 +19,12 @@ _AUTOGRAD = {"torch.autograd.Function", "torch.autograd.function.Function"}
 _QUALIFIED = re.compile(r"(\w+)::(\w+(?:\.\w+)?)", re.ASCII)
 _SCHEMA = re.compile(r"\s*(?:(\w+)::)?(\w*(?:\.\w+)?)\s*\((.*)\)\s*->.*", re.ASCII | re.DOTALL)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_TENSORS = {"x", "X", "y", "input", "input_", "tensor"}
-"""Usual names of tensors."""
+_TENSORS = {"x", "X", "y", "input", "tensor"}
+"""Usual names of tensors, without numbers and underlines at their ends."""
+_TENSOR_ATTRIBUTES = {"device", "dtype", "is_cuda", "ndim", "new_zeros", "numel", "requires_grad", "shape", "unsqueeze"}
+"""Attributes that tell that a parameter without annotation is a tensor."""
+_NUMBERS = {"int": "4", "float": "1.0", "bool": "False"}
+"""Values for required parameters of these types."""
 _UNEVEN = re.compile(r"ReLU|SiLU|GeLU|SwiGLU|GeGLU|MoE|RoPE")
 """Names of the field whose capitals are no words of their own."""
 REGISTERS = "  # noqa: F401 - it registers the operator"
@@ -50,6 +54,14 @@ class PackageFile:
         return {node.name: node for node in _statements(self.tree.body) if isinstance(node, kinds)}
 
     @cached_property
+    def variables(self) -> dict[str, ast.expr]:
+        """The values of the variables of the module."""
+        assignments = [node for node in _statements(self.tree.body) if isinstance(node, ast.Assign)]
+        return {
+            target.id: node.value for node in assignments for target in node.targets if isinstance(target, ast.Name)
+        }
+
+    @cached_property
     def imports(self) -> dict[str, str]:
         """The dotted names that local names stand for."""
         names: dict[str, str] = {}
@@ -59,11 +71,23 @@ class PackageFile:
                     top = alias.name.partition(".")[0]
                     names[alias.asname or top] = alias.name if alias.asname else top
             elif isinstance(node, ast.ImportFrom):
-                parts = self.name.split(".")
-                base = parts[: len(parts) - node.level + self.is_package] if node.level else []
-                module = ".".join([*base, *([node.module] if node.module else [])])
-                names |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in node.names}
+                module = self._origin(node)
+                names |= {
+                    alias.asname or alias.name: f"{module}.{alias.name}" for alias in node.names if alias.name != "*"
+                }
         return names
+
+    @cached_property
+    def star_imports(self) -> list[str]:
+        """The modules all of whose public names are imported."""
+        imports = (node for node in _statements(self.tree.body) if isinstance(node, ast.ImportFrom))
+        return [self._origin(node) for node in imports if node.names[0].name == "*"]
+
+    def _origin(self, node: ast.ImportFrom) -> str:
+        """The dotted name of the module that names are imported from."""
+        parts = self.name.split(".")
+        base = parts[: len(parts) - node.level + self.is_package] if node.level else []
+        return ".".join([*base, *([node.module] if node.module else [])])
 
     def resolve(self, node: ast.AST) -> str:
         """The dotted name that an expression stands for; "" for anything but a name and its attributes."""
@@ -73,7 +97,8 @@ class PackageFile:
             node = node.value
         if not isinstance(node, ast.Name):
             return ""
-        start = f"{self.name}.{node.id}" if node.id in self.definitions else self.imports.get(node.id, node.id)
+        is_own = node.id in self.definitions or (node.id in self.variables and node.id not in self.imports)
+        start = f"{self.name}.{node.id}" if is_own else self.imports.get(node.id, node.id)
         return ".".join([start, *attributes])
 
     def names_in(self, node: ast.AST) -> set[str]:
@@ -94,7 +119,7 @@ def read_modules(files: RepositoryFiles) -> list[PackageFile]:
     return modules
 
 
-def find_operators(modules: list[PackageFile], taken: dict[str, str]) -> list[OperatorSketch]:
+def find_operators(modules: list[PackageFile]) -> list[OperatorSketch]:
     """Every operator in Python sources, by file and line."""
     sketches: list[OperatorSketch] = []
     custom: set[str] = set()
@@ -103,9 +128,7 @@ def find_operators(modules: list[PackageFile], taken: dict[str, str]) -> list[Op
             custom.add(definition)
             sketches.append(sketch)
     sketches += _launchers(modules, custom)
-    # The file of fewer folders keeps the plain name: what lies deeper is often a copy for another device.
-    sketches.sort(key=lambda sketch: (sketch.file.count("/"), sketch.file, sketch.line))
-    return [replace(sketch, name=distinct_name(sketch.name, sketch.file, taken)) for sketch in sketches]
+    return sketches
 
 
 def _library_operators(module: PackageFile) -> Iterator[tuple[OperatorSketch, str]]:
@@ -116,7 +139,8 @@ def _library_operators(module: PackageFile) -> Iterator[tuple[OperatorSketch, st
             qualified = _QUALIFIED.fullmatch(_text(decorator.args)) if isinstance(decorator, ast.Call) else None
             if is_custom and qualified and isinstance(node, ast.FunctionDef):
                 kind = f"torch.library operator {qualified[0]}"
-                yield _of_function(module, node, qualified[2], kind, required(node)), f"{module.name}.{name}"
+                sketch = sketch_function(module, node, qualified[2], kind, required(node))
+                yield replace(sketch, called=f"torch.ops.{qualified[1]}.{qualified[2]}"), f"{module.name}.{name}"
     libraries = _libraries(module)
     for call in ast.walk(module.tree):
         if not isinstance(call, ast.Call):
@@ -160,6 +184,7 @@ def registered(
         parameters,
         call,
         symbol=name.partition(".")[0],
+        called=f"torch.ops.{namespace}.{name}",
         tensors=tensors,
         known=known_function(name, f"{package}_{namespace}", parameters),
     )
@@ -228,14 +253,10 @@ def _launchers(modules: list[PackageFile], custom: set[str]) -> Iterator[Operato
     launching = {name for name, place in places.items() if _launches(*place, kernels)}
     if not launching:
         return
-    edges = {name: _used(*place) & places.keys() - {name} for name, place in places.items()}
+    edges = {name: names_used(*place) & places.keys() - {name} for name, place in places.items()}
     reached = {name: _closure([name], edges) for name in places}
     functions = {
-        name
-        for name, (module, node) in places.items()
-        if isinstance(node, ast.ClassDef)
-        and _AUTOGRAD & {module.resolve(base) for base in node.bases}
-        and reached[name] & launching
+        name for name, (module, node) in places.items() if is_autograd(module, node) and reached[name] & launching
     }
     covered = {other for name in functions | custom for other in reached.get(name, set())}
     # Of two that call each other neither is the other's part.
@@ -245,22 +266,26 @@ def _launchers(modules: list[PackageFile], custom: set[str]) -> Iterator[Operato
         yield _launcher(module, node, name in functions)
 
 
-def _launcher(module: PackageFile, node: _Definition, is_autograd: bool) -> OperatorSketch:
+def is_autograd(module: PackageFile, node: ast.AST) -> bool:
+    return isinstance(node, ast.ClassDef) and bool(_AUTOGRAD & {module.resolve(base) for base in node.bases})
+
+
+def _launcher(module: PackageFile, node: _Definition, is_function: bool) -> OperatorSketch:
     if not isinstance(node, ast.ClassDef):
         kind = f"{node.name}(), which launches @triton.jit kernels"
-        return _of_function(module, node, node.name, kind, required(node), is_cuda=True)
+        return sketch_function(module, node, node.name, kind, required(node), is_cuda=True)
     words = _UNEVEN.sub(lambda match: match[0].capitalize(), node.name.removesuffix("Function") or node.name)
     name = _HUMP.sub("_", words).lower()
     methods = {child.name: child for child in node.body if isinstance(child, ast.FunctionDef)}
-    if not is_autograd or "forward" not in methods:
+    if not is_function or "forward" not in methods:
         kind = f"class {node.name}, which launches @triton.jit kernels"
         return OperatorSketch(name, kind, module.file, node.lineno, module.package, is_cuda=True)
     parameters = required(methods["forward"])[0 if "setup_context" in methods else 1 :]
     kind = f"autograd function {node.name}, which launches @triton.jit kernels"
-    return _of_function(module, node, name, kind, parameters, is_cuda=True)
+    return sketch_function(module, node, name, kind, parameters, is_cuda=True)
 
 
-def _of_function(
+def sketch_function(
     module: PackageFile, node: _Definition, name: str, kind: str, parameters: list[str], *, is_cuda: bool = False
 ) -> OperatorSketch:
     """A sketch that imports and calls a function, or applies an autograd function."""
@@ -269,7 +294,7 @@ def _of_function(
     what = node.name if local == node.name else f"{node.name} as {local}"
     call = f"{local}{'.apply' if isinstance(node, ast.ClassDef) else ''}({', '.join(parameters)})"
     imports = (f"from {module.name} import {what}",)
-    declared = _tensor_parameters(module, node)
+    declared = tensor_parameters(module, node)
     return OperatorSketch(
         name,
         kind,
@@ -282,21 +307,41 @@ def _of_function(
         is_cuda,
         symbol=node.name,
         tensors=tuple(parameter for parameter in parameters if parameter.removesuffix("_") in declared),
+        numbers=tuple((safe_name(argument), value) for argument, value in _numbers(node).items()),
         known=known_function(name, module.package, tuple(parameters)),
         copied=_copied(module, node, parameters),
     )
 
 
-def _tensor_parameters(module: PackageFile, node: _Definition) -> set[str]:
-    """The parameters that are annotated as tensors, and those without annotation that are called like one."""
+def tensor_parameters(module: PackageFile, node: _Definition) -> set[str]:
+    """The parameters that are annotated as tensors, and those without annotation that are called or used like one."""
     methods = [child for child in node.body if isinstance(child, ast.FunctionDef) and child.name == "forward"]
     function = node if not isinstance(node, ast.ClassDef) else methods[0] if methods else None
-    arguments = [] if function is None else [*function.args.posonlyargs, *function.args.args]
+    if function is None:
+        return set()
+    used = {
+        part.value.id
+        for part in ast.walk(function)
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.attr in _TENSOR_ATTRIBUTES
+    }
+    used |= {argument.arg for argument in function.args.args if argument.arg.rstrip("_0123456789") in _TENSORS}
     return {
         argument.arg.removesuffix("_")
-        for argument in arguments
-        if (module.resolve(argument.annotation) == "torch.Tensor" if argument.annotation else argument.arg in _TENSORS)
+        for argument in (*function.args.posonlyargs, *function.args.args)
+        if (module.resolve(argument.annotation) == "torch.Tensor" if argument.annotation else argument.arg in used)
     }
+
+
+def _numbers(node: _Definition) -> dict[str, str]:
+    """The required parameters of a function that are annotated as numbers, each with a value of its type."""
+    if isinstance(node, ast.ClassDef):
+        return {}
+    types = {
+        argument.arg: argument.annotation.id
+        for argument in (*node.args.posonlyargs, *node.args.args)
+        if isinstance(argument.annotation, ast.Name) and argument.arg in required(node)
+    }
+    return {name: _NUMBERS[type_] for name, type_ in types.items() if type_ in _NUMBERS}
 
 
 def _copied(module: PackageFile, node: _Definition, parameters: list[str]) -> tuple[str, str] | None:
@@ -313,20 +358,74 @@ def _copied(module: PackageFile, node: _Definition, parameters: list[str]) -> tu
     return ast.unparse(bare.args), body
 
 
-def find_functions(modules: list[PackageFile], path: str, taken: dict[str, str]) -> list[OperatorSketch]:
+def find_functions(modules: list[PackageFile], path: str) -> list[OperatorSketch]:
     """Functions of packages in which no kernel was found: those that an __init__.py exports and that take tensors."""
-    exported = {target for module in modules if module.is_package for target in module.imports.values()}
+    exported = find_exports(modules)
     sketches = [
-        _of_function(module, node, name, f"function {module.name}.{name}()", required(node))
+        sketch_function(module, node, name, f"function {module.name}.{name}()", required(node))
         for module in modules
         if module.place == path
         for name, node in module.definitions.items()
-        if isinstance(node, ast.FunctionDef)
-        and not name.startswith("_")
-        and (module.is_package or f"{module.name}.{name}" in exported)
+        if isinstance(node, ast.FunctionDef) and f"{module.name}.{name}" in exported
     ]
-    sketches = [sketch for sketch in sketches if sketch.tensors]
-    return [replace(sketch, name=distinct_name(sketch.name, sketch.file, taken)) for sketch in sketches]
+    return [sketch for sketch in sketches if sketch.tensors]
+
+
+def find_exports(modules: list[PackageFile]) -> set[str]:
+    """The dotted names, where they are defined, of what each __init__.py defines or imports; no private names."""
+    by_name = {module.name: module for module in modules}
+    names: set[str] = set()
+    for module in modules:
+        if module.is_package:
+            own = {name: f"{module.name}.{name}" for name in (*_starred(module, by_name), *module.definitions)}
+            names |= {
+                follow_imports(target, by_name)
+                for name, target in (module.imports | own).items()
+                if not name.startswith("_")
+            }
+    return names
+
+
+def follow_imports(name: str, modules: Mapping[str, PackageFile]) -> str:
+    """The dotted name of the definition that a dotted name leads to; of another package, the name itself."""
+    found = find_definition(name, modules)
+    return ".".join(filter(None, found)) if found is not None else name
+
+
+def _starred(module: PackageFile, modules: Mapping[str, PackageFile]) -> Iterator[str]:
+    """The names that a module imports by a star."""
+    for target in module.star_imports:
+        if target in modules:
+            yield from modules[target].definitions
+
+
+def find_definition(name: str, modules: Mapping[str, PackageFile]) -> tuple[str, str] | None:
+    """The module that a dotted name leads to through imports, and the rest of the name there; None for a name of
+    another package."""
+    for _ in range(10):
+        module, rest = name, ""
+        while module and module not in modules:
+            module, _, part = module.rpartition(".")
+            rest = f"{part}.{rest}" if rest else part
+        if not module:
+            return None
+        if not rest and "." in module:
+            # A package may import a function that is called like the module that defines it.
+            parent, _, rest = module.rpartition(".")
+            if modules[parent].imports.get(rest, name) == name if parent in modules else True:
+                return module, ""
+            module = parent
+        head, _, tail = rest.partition(".")
+        source = modules[module]
+        if not head or head in source.definitions:
+            return module, rest
+        stars = (star for star in source.star_imports if star in modules and head in modules[star].definitions)
+        star = next(stars, None)
+        target = source.imports.get(head) or (f"{star}.{head}" if star else None)
+        if target is None or target == name:
+            return module, rest
+        name = f"{target}.{tail}" if tail else target
+    return None
 
 
 def required(node: _Function) -> list[str]:
@@ -350,7 +449,7 @@ def _launches(module: PackageFile, node: _Definition, kernels: set[str]) -> bool
     )
 
 
-def _used(module: PackageFile, node: _Definition) -> set[str]:
+def names_used(module: PackageFile, node: ast.AST) -> set[str]:
     """Dotted names in a definition, and those in front of an attribute, such as `apply`."""
     names = module.names_in(node)
     return names | {name.rpartition(".")[0] for name in names}

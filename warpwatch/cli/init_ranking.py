@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from warpwatch.cli.init_files import OperatorSketch, RepositoryFiles, is_test
-from warpwatch.cli.init_python import PackageFile
+from warpwatch.cli.init_python import PackageFile, find_definition, find_exports
 
 MOST_SOURCES = 12
 """An operator that imports more files than this is measured by the sources of the whole definition."""
@@ -33,12 +33,7 @@ def rank(
     files: RepositoryFiles, modules: list[PackageFile], operators: Iterable[OperatorSketch]
 ) -> list[tuple[OperatorSketch, OperatorRank]]:
     """The operators: public entry points first, then those with tests, then those that launch kernels."""
-    exported = {
-        name
-        for module in modules
-        if module.is_package
-        for name in (*module.definitions, *(target.rpartition(".")[2] for target in module.imports.values()))
-    }
+    exported = {name.rpartition(".")[2] for name in find_exports(modules)}
     # An autograd function is public where the function that applies it is.
     applied = Counter(
         word
@@ -92,26 +87,11 @@ def add_sources(operators: Iterable[OperatorSketch], modules: list[PackageFile])
             module = pending.pop()
             if module.file not in found:
                 found[module.file] = None
-                targets = [_definer(target, by_name) for target in module.imports.values()]
-                pending += [target for target in targets if target is not None]
+                targets = [
+                    find_definition(target, by_name) for target in (*module.imports.values(), *module.star_imports)
+                ]
+                pending += [by_name[target[0]] for target in targets if target is not None]
         is_narrower = 0 < len(found) <= MOST_SOURCES and len(found) < len(modules)
         own, *others = found or [""]
         result.append(replace(operator, sources=(own, *sorted(others)) if is_narrower else ()))
     return result
-
-
-def _definer(name: str, modules: dict[str, PackageFile]) -> PackageFile | None:
-    """The module that a dotted name leads to; None for a name of another package."""
-    for _ in range(10):
-        module, rest = name, ""
-        while module and module not in modules:
-            module, _, part = module.rpartition(".")
-            rest = f"{part}.{rest}" if rest else part
-        if not module:
-            return None
-        head, _, tail = rest.partition(".")
-        target = modules[module].imports.get(head) if head and head not in modules[module].definitions else None
-        if target is None or target == name:
-            return modules[module]
-        name = f"{target}.{tail}" if tail else target
-    return None

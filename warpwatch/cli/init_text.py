@@ -60,7 +60,8 @@ _COPIED = """\
 _KNOWN = """\
     # The name of the operator says this; compare it with the operator's documents."""
 _SQUARES = """\
-    # These are tensors by their types or names. The source does not say of which shape."""
+    # These are tensors by their types, names or use, and numbers by their types. The source does not say of which shape
+    # and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,8 @@ def _values(sketch: OperatorSketch) -> dict[str, Any]:
         _definition("reference", given),
         '    return gap("compute the same in plain torch calls, for clarity")',
     ]
-    if not sketch.parameters or set(sketch.parameters) != set(sketch.tensors) or sketch.call is None:
+    values = dict.fromkeys(sketch.tensors, 'make.normal(case["n"], case["n"])') | dict(sketch.numbers)
+    if not sketch.tensors or values.keys() != set(sketch.parameters) or sketch.call is None:
         return {
             "inputs": '    return gap("return the arguments of the reference by name, in a dict")',
             "reference": reference,
@@ -186,8 +188,8 @@ def _values(sketch: OperatorSketch) -> dict[str, Any]:
     if sketch.copied is not None:
         parameters, body = sketch.copied
         reference = [f"def reference({parameters}):", _COPIED, textwrap.indent(body, "    ")]
-    made = ", ".join(f'{_quoted(name)}: make.normal(case["n"], case["n"])' for name in sketch.parameters)
-    tensors = len(sketch.parameters) + 1
+    made = ", ".join(f"{_quoted(name)}: {values[name]}" for name in sketch.parameters)
+    tensors = len(sketch.tensors) + 1
     return {
         "inputs": f"{_SQUARES}\n{_dictionary(made)}",
         "reference": reference,
@@ -222,9 +224,12 @@ def _dictionary(items: str) -> str:
 
 
 def _cost(flops: str, moved: str) -> str:
+    call = f"    return Cost(flops={flops}, bytes={moved})"
+    if len(call) > _WIDTH:
+        call = f"    return Cost(\n        flops={flops},\n        bytes={moved},\n    )"
     return f"""\
     # A lower bound: one operation an element where nothing else is known, each tensor read or written once.
-    return Cost(flops={flops}, bytes={moved})"""
+{call}"""
 
 
 def _definition(name: str, parameters: tuple[str, ...]) -> str:

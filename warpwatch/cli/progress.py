@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from threading import Event, Thread
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from warpwatch.worker.reporter import SilentReporter
 
 INTERRUPTED = "interrupted"
+_LAST_LINE_WIDTH = 100
 SAY_SECONDS = 60.0
 """How often a line is printed where nobody sees the bars."""
 
@@ -24,6 +26,7 @@ class TerminalReporter(SilentReporter):
     def __init__(self, progress: Progress, is_quiet: bool) -> None:
         self._is_quiet = is_quiet
         self._progress = progress
+        self._last_line = ""
         self._jobs = progress.add_task("", total=None)
         self._steps = progress.add_task("", total=None)
         self.interrupted = False
@@ -32,6 +35,7 @@ class TerminalReporter(SilentReporter):
         self._progress.update(self._jobs, completed=number, total=total, description=text)
 
     def log(self, text: str) -> None:
+        self._last_line = text.strip() or self._last_line
         if not self._is_quiet:
             self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -39,9 +43,11 @@ class TerminalReporter(SilentReporter):
         self._progress.update(self._steps, completed=done, total=total, description=text)
 
     def describe(self) -> str:
-        """The bars in a line: jobs, the step of the current job, and about how long the rest takes."""
+        """The bars in a line: jobs, the step of the current job, and about how long the rest takes. Where the log is
+        not shown, its last line stands there as well."""
         jobs, step = (self._progress.tasks[number] for number in (self._jobs, self._steps))
         parts = [f"{jobs.completed:g} of {jobs.total or 1:g} jobs have ended", jobs.description, step.description]
+        parts += [shorten(self._last_line, _LAST_LINE_WIDTH)] if self._is_quiet else []
         if jobs.completed and jobs.elapsed and jobs.total:
             left = jobs.elapsed / jobs.completed * (jobs.total - jobs.completed)
             parts.append(f"expected end {time.strftime('%H:%M', time.localtime(time.time() + left))}")

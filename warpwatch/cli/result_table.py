@@ -48,7 +48,7 @@ class ResultTable:
     unsure: int = 0
     sensitivities: list[CaseSensitivity] = field(default_factory=list)
     _rows: dict[tuple[str, str], _Row] = field(default_factory=dict)
-    _unsupported: dict[str, None] = field(default_factory=dict)
+    _unsupported: dict[str, str] = field(default_factory=dict)
 
     def add(self, kind: JobKind, outcome: Outcome, stop: StopRule | None = None) -> None:
         """Adds the results of one job. stop: the rule that ended its comparison early."""
@@ -86,14 +86,15 @@ class ResultTable:
             shown = (f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True) if width)
             yield "  ".join(shown).rstrip(), style
         if self._unsupported:
-            yield f"unsupported here: {', '.join(self._unsupported)}", "dim"
+            reasons = (f"{name} ({reason})" if reason else name for name, reason in self._unsupported.items())
+            yield f"unsupported here: {', '.join(reasons)}", "dim"
 
     def _row(self, case: str, variant: str) -> _Row:
         return self._rows.setdefault((case, variant), _Row())
 
     def _add_finding(self, kind: JobKind, finding: Finding) -> None:
         if finding.status is Status.UNSUPPORTED:
-            self._unsupported[finding.variant] = None
+            self._unsupported[finding.variant] = " ".join(finding.message.split())
             return
         row = self._row(finding.case, finding.variant)
         status = finding.status.replace("_", " ")
