@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from warpwatch.contract.words import Status
 from warpwatch.formats import FORMATS, FormatError, FormatFault, list_findings, read_results
+from warpwatch.formats.model import timed
 
 FILES = Path(__file__).parent / "foreign"
 NAMES = {
@@ -85,6 +86,17 @@ def test_nvbench_gives_cold_gpu_times_with_their_axes() -> None:
     assert (results.device_kind, results.device_name) == ("cuda", "NVIDIA H100 80GB HBM3")
     (measurement,) = list_findings(results, "cuda")[0].bench.measurements  # type: ignore[union-attr]
     assert (measurement.metric, measurement.protocol) == ("graph", "nvbench")
+
+
+@pytest.mark.parametrize(
+    ("samples", "interval"),
+    [([41.0] * 80 + [82.0] * 20, (20.5, 61.5)), ([12.0] * 80, (12.0, 12.0)), ([10.0, 12.0, 20.0, 30.0], (10.0, 30.0))],
+)
+def test_the_interval_of_a_coarse_clocks_samples_holds_its_tick(
+    samples: list[float], interval: tuple[float, float]
+) -> None:
+    benchmark = timed("a", samples)
+    assert (benchmark.low_ns, benchmark.high_ns) == interval
 
 
 def test_nvbench_samples_lie_in_files_beside_the_json() -> None:

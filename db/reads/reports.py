@@ -68,8 +68,8 @@ class ResultFact:
 class PairFact:
     """Paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i].
 
-    metric: of its times. signal: contract.words.Signal; None where the pair has one alone. is_accepted: someone said it
-    may be so. regression_id: of the suspicion that the rounds test, where they test one.
+    metric, protocol: of its times. signal: contract.words.Signal; None where the pair has one alone. is_accepted:
+    someone said it may be so. regression_id: of the suspicion that the rounds test, where they test one.
     """
 
     job_id: int
@@ -81,6 +81,7 @@ class PairFact:
     is_accepted: bool
     regression_id: int | None
     metric: str
+    protocol: str
     signal: str | None
     cell: CellFact
 
@@ -222,7 +223,7 @@ SELECT jobs.id AS job_id, comparisons.status, comparisons.message, comparisons.r
                       'invalid')
        ) AS is_accepted,
        (SELECT regression_id FROM trials WHERE trials.job_id = jobs.id) AS regression_id,
-       series.metric, {SIGNAL} AS signal
+       series.metric, series.protocol, {SIGNAL} AS signal
 FROM (
     SELECT DISTINCT ON (series_id, comparisons.base_commit_id, head_commit_id) comparisons.*, jobs.id AS job_id
     FROM jobs
@@ -347,7 +348,7 @@ SELECT {_PATCH_COLUMNS}, jobs.kind, false AS known_before {_OF_PATCH}
 """
 _PATCH_PAIRS = f"""
 SELECT {_PATCH_COLUMNS}, row ->> 'reason' AS reason, row -> 'base_ns' AS base_ns, row -> 'head_ns' AS head_ns,
-       false AS is_accepted, NULL AS regression_id, row ->> 'metric' AS metric,
+       false AS is_accepted, NULL AS regression_id, row ->> 'metric' AS metric, row ->> 'protocol' AS protocol,
        CASE WHEN row ->> 'metric' = '{Signal.LAUNCH}' THEN '{Signal.LAUNCH}' WHEN EXISTS (
            SELECT FROM jsonb_array_elements(outcome -> 'comparisons') AS other
            WHERE other ->> 'metric' = '{Signal.LAUNCH}' AND other ->> 'variant' = row ->> 'variant'

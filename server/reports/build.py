@@ -189,7 +189,8 @@ def _classify(pair: PairFact, among: int) -> PairVerdict | None:
     """The verdict on one of so many pairs; None where it was not measured."""
     if pair.status != "ok":
         return None
-    is_trial, time_kind = pair.regression_id is not None, kind_of_time(pair.cell.device_kind, pair.metric)
+    is_trial = pair.regression_id is not None
+    time_kind = kind_of_time(pair.cell.device_kind, pair.metric, pair.protocol)
     return classify(pair.base_ns, pair.head_ns, time_kind, among, pair.reason, is_trial=is_trial)
 
 

@@ -150,6 +150,21 @@ def test_history_alone_suspects_what_was_measured_elsewhere(client: TestClient, 
     )
 
 
+@pytest.mark.parametrize("written_by", ["google-benchmark", "plain"])
+def test_a_few_nanoseconds_that_a_program_reports_are_suspected(
+    client: TestClient, lab: Lab, judge: Judge, written_by: str
+) -> None:
+    """A mean over many iterations is finer than any clock, so no least absolute change counts."""
+    for sha, nanoseconds in zip(lab.shas, [15.0, 15.01, 14.99, 15.0, 16.5, 16.51], strict=True):
+        row = {"name": "BM_hash", "real_time": nanoseconds, "time_unit": "ns"}
+        values = {"context": {"host_name": "node-a"}, "benchmarks": [row]}
+        data = results(nanoseconds / 1000) if written_by == "plain" else values
+        assert post(client, sha, data, format=written_by).status_code == 201
+    judge.sweep()
+    (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
+    assert (row["direction"], row["phase"], row["head_sha"]) == ("slower", "unpaired", lab.shas[4])
+
+
 def test_a_later_point_opens_no_second_suspicion(
     client: TestClient, lab: Lab, judge: Judge, database: Database
 ) -> None:

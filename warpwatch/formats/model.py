@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import pairwise
 from math import inf, isfinite, sqrt
 from statistics import median
 from typing import Any, TypeVar
@@ -243,7 +244,7 @@ def timed(
     if middle < SHORTEST_NS:
         # Programs say so of a benchmark that the compiler left empty. It must not cost the others.
         return ForeignBenchmark(name, Status.SKIPPED, f"{middle:g} ns: it does nothing", sizes=sizes or {})
-    low, high = _interval(ordered)
+    low, high = _interval(ordered, middle)
     quarter = len(ordered) // 4
     spread = (ordered[-1 - quarter] - ordered[quarter]) / middle
     kept = [sample for sample in samples_ns if sample >= SHORTEST_NS] or [middle]
@@ -344,13 +345,17 @@ def expect_usable(results: ForeignResults) -> ForeignResults:
     return usable
 
 
-def _interval(ordered: list[float]) -> tuple[float, float]:
-    """The 95 % interval of the median of sorted samples, by their ranks; all of them where they are few."""
+def _interval(ordered: list[float], middle: float) -> tuple[float, float]:
+    """The 95 % interval of the median of sorted samples, by their ranks; all of them where they are few.
+
+    Where most samples repeat others, a coarse clock took them, and none of them is exact: the interval holds half a
+    tick of the clock to either side.
+    """
     count = len(ordered)
-    if count < _FEWEST_FOR_INTERVAL:
-        return ordered[0], ordered[-1]
-    rank = max(0, int((count - 1.96 * sqrt(count)) / 2))
-    return ordered[rank], ordered[count - 1 - rank]
+    rank = max(0, int((count - 1.96 * sqrt(count)) / 2)) if count >= _FEWEST_FOR_INTERVAL else 0
+    gaps = [after - before for before, after in pairwise(ordered) if after > before]
+    half_tick = min(gaps, default=0.0) / 2 if 2 * len(gaps) < count else 0.0
+    return min(ordered[rank], middle - half_tick), max(ordered[count - 1 - rank], middle + half_tick)
 
 
 def _short(value: object) -> str:
