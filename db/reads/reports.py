@@ -93,7 +93,7 @@ class ChangeFact:
     base_ns, head_ns: the paired rounds that decided it, as in PairFact. merged_sha, merged_subject: the commit of the
     merged branch that caused it, where the culprit is a merge. left_ratio: what later changes left of it in the series,
     and fixed_by_sha the commit that ended it there. can_confirm: whether a trial can still decide what is suspected.
-    metric, signal: as in PairFact.
+    metric, protocol, signal: as in PairFact.
     """
 
     regression_id: int
@@ -113,6 +113,7 @@ class ChangeFact:
     fixed_by_sha: str | None = None
     can_confirm: bool = True
     metric: str = ""
+    protocol: str = ""
     signal: str | None = None
 
 
@@ -265,7 +266,7 @@ SELECT regressions.id AS regression_id, regressions.direction, regression_series
        CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message,
        {MERGED_CULPRIT} AS merged_sha, merged_head.subject AS merged_subject, regression_series.left_ratio,
        (SELECT sha FROM commits WHERE id = regression_series.fixed_by_commit_id) AS fixed_by_sha,
-       {CAN_CONFIRM} AS can_confirm, series.metric, {SIGNAL} AS signal
+       {CAN_CONFIRM} AS can_confirm, series.metric, series.protocol, {SIGNAL} AS signal
 FROM submissions
 CROSS JOIN LATERAL (
     SELECT DISTINCT operator_id, device_id FROM jobs WHERE submission_id = submissions.id AND kind = 'bench'

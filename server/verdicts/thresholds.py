@@ -235,7 +235,7 @@ def _without_floors(thresholds: Thresholds) -> Thresholds:
 
 
 _THRESHOLDS_REPORTED = {
-    kind + _REPORTED: _without_floors(thresholds) for kind, thresholds in THRESHOLDS.items() if kind != Signal.LAUNCH
+    kind + _REPORTED: _without_floors(thresholds) for kind, thresholds in THRESHOLDS.items() if kind != "launch"
 }
 """Of times that a program reports: means over so many iterations that a nanosecond is theirs, or samples whose interval
 holds the tick of their clock."""

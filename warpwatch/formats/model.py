@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import pairwise
 from math import inf, isfinite, sqrt
@@ -32,6 +33,9 @@ MESSAGE_LIMIT = 2000
 """Characters of what a program says of a benchmark that failed."""
 _FEWEST_FOR_INTERVAL = 6
 _NUMBER = re.compile(r"-?\d{1,15}")
+_SHA = re.compile(r"[0-9a-f]{7,64}")
+_ASSIGNMENT = re.compile(r"\s*window\.[A-Za-z_]+\s*=\s*(?={)")
+"""What a page's script writes before the JSON that it keeps."""
 _ASSIGNED_HOSTS = (
     (re.compile(r"fv-az[\d-]+|runnervm\w+|(Mac|sat12)-\d+.*"), "GitHub-hosted runner"),
     (re.compile(r"runner-[\w-]+-project-\d+.*"), "GitLab runner"),
@@ -96,7 +100,8 @@ class ForeignResults:
     """All results of one file.
 
     device_name: "" where the file does not say. facts: what it says of the machine. left_out: what could not be read
-    and belongs to no benchmark, a sentence for each part.
+    and belongs to no benchmark, a sentence for each part. commit: that the file says it measured, "" where it does not.
+    is_dirty: whether the file says that changes lay over it. measured_at: None where the file does not say.
     """
 
     format: str
@@ -105,6 +110,9 @@ class ForeignResults:
     facts: dict[str, Any]
     benchmarks: list[ForeignBenchmark]
     left_out: list[str] = field(default_factory=list)
+    commit: str = ""
+    is_dirty: bool = False
+    measured_at: datetime | None = None
 
     def list_faults(self) -> list[str]:
         """What of the file could not be read: what belongs to no benchmark, and the benchmarks that are unreadable."""
@@ -156,6 +164,8 @@ def _without_greeting(text: str) -> str:
     """What follows the lines that a program printed before the first one that begins a JSON object."""
     if text.startswith("{"):
         return text
+    if assigned := _ASSIGNMENT.match(text):
+        return text[assigned.end() :]
     start = text.find("\n{")
     return text[start + 1 :] if start >= 0 else text
 
@@ -270,6 +280,31 @@ def spread_by(benchmark: ForeignBenchmark, deviation_ns: float | None, count: in
     high = min(LONGEST_NS, benchmark.median_ns + half)
     # The interquartile range of a normal distribution is 1.349 deviations.
     return replace(benchmark, low_ns=low, high_ns=high, noise=1.349 * abs(deviation_ns) / benchmark.median_ns)
+
+
+def bounded(benchmark: ForeignBenchmark, low_ns: float, high_ns: float) -> ForeignBenchmark:
+    """The benchmark with the interval that its program gave, as far as it holds the time; as it is where the interval
+    is infinite."""
+    if benchmark.status is not Status.OK or not (isfinite(low_ns) and isfinite(high_ns)):
+        return benchmark
+    low, high = sorted((low_ns, high_ns))
+    low = min(max(SHORTEST_NS, low), benchmark.median_ns)
+    high = max(min(LONGEST_NS, high), benchmark.median_ns)
+    return replace(benchmark, low_ns=low, high_ns=high, noise=(high - low) / benchmark.median_ns)
+
+
+def commit_of(value: object) -> str:
+    """The id of a commit that a file names; "" for anything else, which git must not see."""
+    return value if isinstance(value, str) and _SHA.fullmatch(value) else ""
+
+
+def moment_of(milliseconds: object) -> datetime | None:
+    """A time in milliseconds since 1970; None for what is none, or lies ahead."""
+    try:
+        moment = datetime.fromtimestamp(number(milliseconds, "date") / 1000, UTC)
+    except (FormatError, OverflowError, OSError, ValueError):
+        return None
+    return moment if moment <= datetime.now(UTC) else None
 
 
 def deviation(value: object) -> float | None:
