@@ -496,7 +496,20 @@ def test_asv_gives_a_benchmark_per_combination_of_parameters() -> None:
     assert (results.commit, results.device_name) == (SHA, "Intel Xeon")
     assert results.facts == {"python": "3.11", "env_name": "py3.11"}
     assert results.left_out == ["1 benchmarks measure no time: peakmem"]
-    assert fault_of("asv", asv({"bench.time_x": [[1.0], []]}, version=1)) is FormatFault.UNKNOWN_VERSION
+    assert fault_of("asv", asv({"bench.time_x": [[1.0], []]}, version=3)) is FormatFault.UNKNOWN_VERSION
+
+
+def test_asv_databases_of_the_first_version_are_read() -> None:
+    of_two = {"result": [1e-6, 2e-6], "params": [["'a'", "'b'"]], "stats": [{"ci_99": [9e-7, 3e-6]}, None]}
+    values = asv({"m.time_x": of_two, "m.time_y": 2e-3, "m.time_z": None}, version=1) | {"result_columns": None}
+    results = read_results("asv", json.dumps(values).encode())
+    read = {item.name: (item.status, item.median_ns, item.high_ns) for item in results.benchmarks}
+    assert read == {
+        "m.time_x('a')": (Status.OK, 1000.0, pytest.approx(3000)),
+        "m.time_x('b')": (Status.OK, 2000.0, 2000.0),
+        "m.time_y": (Status.OK, 2e6, 2e6),
+        "m.time_z": (Status.CRASHED, 0.0, 0.0),
+    }
 
 
 def test_bencher_gives_the_latency_with_its_bounds() -> None:
@@ -512,14 +525,17 @@ def test_a_history_of_github_action_benchmark_gives_the_results_of_each_commit()
     times = {"name": "f(1)", "value": 2.5, "unit": "us/iter", "range": "± 0.5"}
     rates = {"name": "g", "value": 1000.0, "unit": "iter/sec", "range": "stddev: 0.00001"}
     other = {"name": "h", "value": 7, "unit": "MB/s"}
-    first, second = entry(times, rates, other), entry(times, commit="f" * 40, date=10**15)
+    spread = {"name": "f(1)_stddev", "value": 1.0, "unit": "ns/iter"}
+    first, second = entry(times, rates, other, spread), entry(times, commit="f" * 40, date=10**15)
     data = b"window.BENCHMARK_DATA = " + json.dumps(history(first, first, second, {"commit": {}})).encode()
     read = read_history("github-action-benchmark", data)
     assert [(item.commit, len(item.benchmarks)) for item in read] == [(SHA, 2), (SHA, 2), ("f" * 40, 1)]
     assert [item.measured_at is None for item in read] == [False, False, True], "a date that lies ahead is none"
     found = {item.name: (item.median_ns, round(item.high_ns - item.low_ns)) for item in read[0].benchmarks}
     assert found == {"f(1)": (2500.0, 1960), "g": (1e6, 39_200)}
-    assert read[0].left_out == ["Benchmark: an entry without the id of a commit", "2 values are no times: MB/s"]
+    assert read[0].left_out == ["Benchmark: an entry without the id of a commit", "4 values are no times: MB/s, stddev"]
+    (repeated,) = read_history("github-action-benchmark", json.dumps(history(entry(times, times, times))).encode())
+    assert [len(item.samples_ns) for item in repeated.benchmarks] == [3]
     (named,) = read_history("github-action-benchmark", json.dumps(history(entry(times), suite="Rust")).encode())
     assert [item.name for item in named.benchmarks] == ["Rust/f(1)"]
     assert fault_of("github-action-benchmark", history(first)) is FormatFault.UNKNOWN_FORMAT, "a program writes none"

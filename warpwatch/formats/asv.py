@@ -28,7 +28,7 @@ from warpwatch.formats.model import (
     whole,
 )
 
-VERSIONS = (2,)
+VERSIONS = (1, 2)
 _FACTS = ("arch", "num_cpu", "python")
 """Facts of the machine that change what is measured; the release of its kernel and its memory do not."""
 
@@ -78,11 +78,14 @@ def read(values: dict[str, Any], _: dict[str, bytes]) -> ForeignResults:
 
 
 def _rows(name: str, stored: Any, columns: Any, left_out: list[str]) -> list[_Row]:
-    if not isinstance(stored, list) or not isinstance(columns, list):
-        left_out.append(f"{name[:60]}: expected a list with a value for each of result_columns")
+    if isinstance(stored, list) and isinstance(columns, list):
+        # Columns at the end are missing where asv stored nothing in them.
+        by_column = {str(column): value for column, value in zip(columns, stored, strict=False)}
+    elif isinstance(stored, list):
+        left_out.append(f"{name[:60]}: a value for each of result_columns, which are not there")
         return []
-    # Columns at the end are missing where asv stored nothing in them.
-    by_column = {str(column): value for column, value in zip(columns, stored, strict=False)}
+    else:
+        by_column = _of_first_version(stored)
     given = by_column.get("params") or []
     if not isinstance(given, list) or not all(isinstance(axis, list) for axis in given):
         left_out.append(f"{name[:60]}: params: expected a list of lists")
@@ -95,6 +98,20 @@ def _rows(name: str, stored: Any, columns: Any, left_out: list[str]) -> list[_Ro
         return []
     combinations = product(*([str(value) for value in axis] for axis in given))
     return [_Row(name, parameters, by_column, place) for place, parameters in enumerate(combinations)]
+
+
+def _of_first_version(stored: Any) -> dict[str, Any]:
+    """The same by column, of a file of version 1: an object, or a result alone."""
+    if not isinstance(stored, dict):
+        return {"result": stored}
+    stats = stored.get("stats")
+    ends = [_ends(item) for item in stats] if isinstance(stats, list) else []
+    return stored | {"stats_ci_99_a": [low for low, _ in ends], "stats_ci_99_b": [high for _, high in ends]}
+
+
+def _ends(stats: Any) -> tuple[Any, Any]:
+    ends = stats.get("ci_99") if isinstance(stats, dict) else None
+    return (ends[0], ends[1]) if isinstance(ends, list) and len(ends) == 2 else (None, None)
 
 
 def _name(row: _Row) -> str:

@@ -30,6 +30,8 @@ _TIME = re.compile(r"(ns|us|µs|μs|ms|s|sec|nanoseconds|microseconds|millisecon
 _RATE = re.compile(r"(iter|iters|iterations|op|ops|operations|calls)/(s|sec|second)", re.IGNORECASE)
 _UNITS = {"μs": "us", "sec": "s", "nanoseconds": "ns", "microseconds": "us", "milliseconds": "ms", "seconds": "s"}
 _RANGE = re.compile(r"(?:±|\+/-|\+-|stddev:)\s*([\d.,]+(?:e[+-]?\d+)?)\s*(%?)", re.IGNORECASE)
+_SPREAD = re.compile(r"_(stddev|cv|BigO|RMS)$")
+"""Ends of names of Google Benchmark's rows that are no times, though their unit is one."""
 _DEFAULT_SUITE = "Benchmark"
 
 
@@ -82,12 +84,18 @@ def _results(suite: str, entry: dict[str, Any], commit: str, others: Counter[str
     """others: counts the values that are no times, by unit."""
     left_out: list[str] = []
     rows = _tolerant(entry, "benches", left_out)
-    timed_rows = [row for row in rows if _factor(row.get("unit")) is not None]
-    others.update(str(row.get("unit"))[:20] for row in rows if _factor(row.get("unit")) is None)
+    # Repetitions have one name.
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        spread = _SPREAD.search(str(row.get("name"))) if entry.get("tool") == "googlecpp" else None
+        if spread is None and _factor(row.get("unit")) is not None:
+            groups.setdefault(str(row.get("name")), []).append(row)
+        else:
+            others[spread[1] if spread else str(row.get("unit"))[:20]] += 1
     # The name of the suite that the action writes by itself says nothing.
     prefix = "" if suite == _DEFAULT_SUITE else f"{suite}/"
     benchmarks = read_rows(
-        timed_rows, lambda row: prefix + text_of(row.get("name"), "benches: name"), _benchmark, left_out
+        groups.values(), lambda rows: prefix + text_of(rows[0].get("name"), "benches: name"), _benchmark, left_out
     )
     when = moment_of(entry.get("date"))
     return ForeignResults("github-action-benchmark", "cpu", "", {}, benchmarks, left_out, commit, measured_at=when)
@@ -102,18 +110,25 @@ def _factor(unit: object) -> tuple[float, bool] | None:
     return (1e9, True) if _RATE.fullmatch(text) else None
 
 
-def _benchmark(name: str, row: dict[str, Any]) -> ForeignBenchmark:
-    factor, is_rate = _factor(row.get("unit")) or (1.0, False)
-    value = number(row.get("value"), f"{name}: value")
-    if is_rate and value <= 0:
-        raise invalid(f"{name}: value: a rate of {value:g}")
-    time = factor / value if is_rate else value * factor
-    benchmark = timed(name, [time])
+def _benchmark(name: str, rows: list[dict[str, Any]]) -> ForeignBenchmark:
+    benchmark = timed(name, [_time(name, row) for row in rows])
+    if len(rows) > 1:
+        return benchmark
+    row = rows[0]
+    factor, _ = _factor(row.get("unit")) or (1.0, False)
     written = row.get("range")
     spread = _RANGE.search(written) if isinstance(written, str) else None
     if spread is None:
         return benchmark
     size = float(spread[1].replace(",", "") or 0) if spread[1].count(".") < 2 else 0.0
     # The range of a rate from pytest-benchmark is the deviation of the time, in seconds.
-    deviation_ns = time * size / 100 if spread[2] else size * factor
+    deviation_ns = benchmark.median_ns * size / 100 if spread[2] else size * factor
     return spread_by(benchmark, deviation_ns, 1)
+
+
+def _time(name: str, row: dict[str, Any]) -> float:
+    factor, is_rate = _factor(row.get("unit")) or (1.0, False)
+    value = number(row.get("value"), f"{name}: value")
+    if is_rate and value <= 0:
+        raise invalid(f"{name}: value: a rate of {value:g}")
+    return factor / value if is_rate else value * factor
