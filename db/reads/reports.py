@@ -360,12 +360,12 @@ _PATCH_STATUSES = f"SELECT row ->> 'status', count(*) {_OF_PATCH} AND jobs.kind 
 
 
 # Planning a query that joins a dozen tables takes up to 20 ms, and most submissions have no row for most of these.
-_CONTENTS = """
+_CONTENTS = f"""
 SELECT EXISTS (SELECT FROM jobs WHERE submission_id = :id AND kind = 'compare') AS has_comparisons,
        EXISTS (SELECT FROM jobs
                JOIN regressions ON regressions.operator_id = jobs.operator_id AND regressions.device_id = jobs.device_id
                WHERE submission_id = :id AND kind = 'bench' AND direction <> 'broken'
-                 AND verdict IN ('confirmed', 'unsure')) AS has_changes,
+                 AND (verdict IN ('confirmed', 'unsure') OR {IS_SUSPECTED})) AS has_changes,
        EXISTS (SELECT FROM jobs JOIN patch_outcomes ON patch_outcomes.job_id = jobs.id
                WHERE submission_id = :id) AS has_patch,
        EXISTS (SELECT FROM jobs WHERE submission_id = :id AND kind = 'bench') AS has_benches

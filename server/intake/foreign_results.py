@@ -19,11 +19,13 @@ from warpwatch.db import bundles
 from warpwatch.db.bundles import BundledJob, NewBundle
 from warpwatch.db.database import Database
 from warpwatch.db.errors import OutcomeError
+from warpwatch.db.forge import PENDING, queue_check_run
 from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
 from warpwatch.db.reads.devices import find_device
 from warpwatch.db.reads.query import Session
 from warpwatch.db.registry import NewCommit
 from warpwatch.formats import ForeignResults, FormatError, case_entry, list_findings, operator_entry, read_history
+from warpwatch.server.reports.status import tell_pending
 from warpwatch.settings import Settings
 
 _LONGEST_NAME = 100
@@ -111,6 +113,10 @@ def import_foreign(database: Database, settings: Settings, file: ForeignFile) ->
     try:
         with database.session() as session:
             imported = bundles.import_bundle(session, bundle)
+            # A whole history is no news about a commit.
+            if imported.new and len(commits) == 1:
+                tell_pending(session, settings.server_url, repository, imported.submission_id, commits[0].sha)
+                queue_check_run(session, repository.id, imported.submission_id, PENDING)
     except OutcomeError as error:
         raise ForeignFileError("file", str(error), "import the file as the program wrote it") from error
     left_out = [fault for results in history for fault in results.list_faults()]
