@@ -16,6 +16,7 @@ from warpwatch.db.database import storable
 from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.models.base import Base, created, one_of
 from warpwatch.db.reads.query import Page, fetch, fetch_one, fetch_page
+from warpwatch.db.regressions import IS_UNPAIRED
 
 
 class ChannelRecord(Base):
@@ -213,7 +214,8 @@ _FIXED = f"""
     WHERE note.state = 'fixed' AND {_SINCE.format("note.created_at")})
 """
 _HAPPENED = {
-    NoticeKind.CONFIRMED: f"{_CONFIRMED} AND direction = 'slower' AND {_SINCE.format('decided_at')}",
+    NoticeKind.CONFIRMED: f"""direction = 'slower' AND (({_CONFIRMED} AND {_SINCE.format("decided_at")})
+        OR ({IS_UNPAIRED} AND {_SINCE.format("settled_at")}))""",
     NoticeKind.BROKEN: f"{_CONFIRMED} AND direction = 'broken' AND {_SINCE.format('decided_at')}",
     NoticeKind.SETTLED: f"{_CONFIRMED} AND direction <> 'faster' AND {_SINCE.format('settled_at')}",
     NoticeKind.FIXED: _FIXED,

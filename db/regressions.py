@@ -220,11 +220,11 @@ CASE WHEN regressions.verdict = 'confirmed' AND regressions.settled_at IS NOT NU
 MERGED_CULPRIT = f"""
 CASE WHEN regressions.merge_cause = '{MergeCause.BRANCH}' AND regressions.merged_commits = 1 THEN merged_head.sha END
 """
-CAN_CONFIRM = """
-(regressions.verdict = 'suspected' AND regressions.settled_at IS NULL AND EXISTS (
-    SELECT FROM devices AS measured LEFT JOIN workers ON workers.device_id = measured.id AND stopped_at IS NULL
-    WHERE measured.id = regressions.device_id AND (measured.is_elastic OR workers.id IS NOT NULL)))
+_HAS_WORKER = """
+EXISTS (SELECT FROM devices AS measured LEFT JOIN workers ON workers.device_id = measured.id AND stopped_at IS NULL
+        WHERE measured.id = regressions.device_id AND (measured.is_elastic OR workers.id IS NOT NULL))
 """
+CAN_CONFIRM = f"(regressions.verdict = 'suspected' AND regressions.settled_at IS NULL AND {_HAS_WORKER})"
 """SQL: whether a trial can still decide a suspicion: its results are not imported, and its device has a worker."""
 _BRANCH = """
 (SELECT branches.name FROM branch_commits AS of_head JOIN branches ON branches.id = of_head.branch_id
@@ -660,6 +660,16 @@ def settle(s: Session, regression_id: int) -> None:
     _get(s, regression_id).settled_at = func.now()
     s.flush()
     announce(s, "regression")
+
+
+def may_compare(s: Session, regression_id: int) -> bool:
+    """Whether only imported results show a change, and its device has a worker that could compare both commits."""
+    sql = f"""
+    SELECT {IS_UNPAIRED} AND {IS_SUSPECTED} AND direction <> 'broken' AND {_HAS_WORKER}
+           AND NOT EXISTS (SELECT FROM trials WHERE regression_id = :id)
+    FROM regressions WHERE id = :id
+    """
+    return bool(fetch_scalar(s, sql, id=regression_id))
 
 
 def unsettle(s: Session, regression_id: int) -> None:

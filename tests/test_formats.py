@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpwatch.contract.words import Status
-from warpwatch.formats import FORMATS, FormatError, FormatFault, list_findings, read_results
+from warpwatch.formats import FORMATS, FormatError, FormatFault, list_findings, read_history, read_results
+from warpwatch.formats.model import timed
 
 FILES = Path(__file__).parent / "foreign"
 NAMES = {
@@ -22,9 +23,46 @@ NAMES = {
     "nvbench": "nvbench.json",
 }
 
+TIME: dict[str, Any] = {"name": "a", "value": 1, "unit": "us"}
+SHA = "1a2b3c4d" * 5
+
+
+def asv(results: dict[str, Any], **more: Any) -> dict[str, Any]:
+    columns = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "stats_ci_99_b"]
+    machine = {"machine": "box", "cpu": "Intel Xeon", "os": "Linux 5.4.0-100", "python": "3.11"}
+    stored = {"commit_hash": SHA, "env_name": "py3.11", "params": machine, "result_columns": columns}
+    return stored | {"results": results, "version": 2} | more
+
+
+def history(*entries: Any, suite: str = "Benchmark") -> dict[str, Any]:
+    return {"lastUpdate": 1, "repoUrl": "https://git.example/a", "entries": {suite: list(entries)}}
+
+
+def entry(*benches: Any, commit: str = SHA, date: int = 1_600_000_000_000) -> dict[str, Any]:
+    return {"commit": {"id": commit}, "date": date, "tool": "googlecpp", "benches": list(benches)}
+
+
+MADE: dict[str, dict[str, Any]] = {
+    "plain": {"warpwatch_results": 1, "benchmarks": [{"name": text, "value": 1, "unit": "us"} for text in "abc"]},
+    "asv": asv({f"bench.time_{text}": [[1e-6], [], "1", 1_600_000_000_000, 1.0, [9e-7], [2e-6]] for text in "abc"}),
+    "bencher": {text: {"latency": {"value": 88.0, "lower_value": 87.0, "upper_value": 89.0}} for text in "abc"},
+    "github-action-benchmark": history(entry(*({"name": text, "value": 9.5, "unit": "ns/iter"} for text in "abc"))),
+}
+"""A file of each format that stands in no file of its own."""
+
 
 def content(name: str) -> bytes:
-    return (FILES / NAMES[name]).read_bytes()
+    return (FILES / NAMES[name]).read_bytes() if name in NAMES else json.dumps(MADE[name]).encode()
+
+
+def rows_of(name: str, values: dict[str, Any]) -> Any:
+    """The list or object of a file that holds a benchmark at each place."""
+    places = {"nvbench": ("benchmarks", 0, "states"), "asv": ("results",), "bencher": ()}
+    places["github-action-benchmark"] = ("entries", "Benchmark", 0, "benches")
+    inner: Any = values
+    for key in places.get(name, ("benchmarks",)):
+        inner = inner[key]
+    return inner
 
 
 def fault_of(name: str, data: bytes | dict[str, Any]) -> FormatFault:
@@ -85,6 +123,17 @@ def test_nvbench_gives_cold_gpu_times_with_their_axes() -> None:
     assert (results.device_kind, results.device_name) == ("cuda", "NVIDIA H100 80GB HBM3")
     (measurement,) = list_findings(results, "cuda")[0].bench.measurements  # type: ignore[union-attr]
     assert (measurement.metric, measurement.protocol) == ("graph", "nvbench")
+
+
+@pytest.mark.parametrize(
+    ("samples", "interval"),
+    [([41.0] * 80 + [82.0] * 20, (20.5, 61.5)), ([12.0] * 80, (12.0, 12.0)), ([10.0, 12.0, 20.0, 30.0], (10.0, 30.0))],
+)
+def test_the_interval_of_a_coarse_clocks_samples_holds_its_tick(
+    samples: list[float], interval: tuple[float, float]
+) -> None:
+    benchmark = timed("a", samples)
+    assert (benchmark.low_ns, benchmark.high_ns) == interval
 
 
 def test_nvbench_samples_lie_in_files_beside_the_json() -> None:
@@ -298,9 +347,6 @@ def test_an_unknown_version_is_named_as_such(name: str, path: tuple[str, ...], v
     assert fault_of(name, values) is FormatFault.UNKNOWN_VERSION
 
 
-TIME = {"name": "a", "value": 1, "unit": "us"}
-
-
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
@@ -355,16 +401,15 @@ DAMAGE: list[Any] = [None, "row", {}, 7, float("nan"), [], {"name": None}, {"nam
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=repr)
-@pytest.mark.parametrize("name", [*NAMES, "plain"])
+@pytest.mark.parametrize("name", [*NAMES, "plain", "github-action-benchmark"])
 def test_a_damaged_row_costs_only_itself(name: str, damage: Any) -> None:
-    times = [{"name": text, "value": 1, "unit": "us"} for text in "abc"]
-    values = plain(*times) if name == "plain" else json.loads(content(name))
-    rows = values["benchmarks"][0]["states"] if name == "nvbench" else values["benchmarks"]
-    whole = read_results(name, json.dumps(values).encode())
+    values = json.loads(content(name))
+    rows = rows_of(name, values)
+    (whole,) = read_history(name, json.dumps(values).encode())
     sound = list(rows)
     for place in range(len(sound) + 1):
         rows[:] = [*sound[:place], damage, *sound[place:]]
-        results = read_results(name, json.dumps(values).encode())
+        (results,) = read_history(name, json.dumps(values).encode())
         names = {item.name: item.status for item in results.benchmarks}
         assert all(names[item.name] is item.status for item in whole.benchmarks)
         assert len(results.list_faults()) == 1 + len(whole.list_faults())
@@ -377,26 +422,129 @@ json_values = st.recursive(
 )
 
 
-@given(st.data(), json_values)
-@settings(max_examples=150, deadline=None)
-def test_any_value_anywhere_ends_in_results_or_a_format_error(data: st.DataObject, value: Any) -> None:
-    name = data.draw(st.sampled_from([*NAMES, "plain"]))
-    root = plain(TIME | {"samples": [1, 2], "sizes": {"n": 1}}) if name == "plain" else json.loads(content(name))
-    holder = {"root": root}
-    place: Any = holder
-    key: Any = "root"
+def damaged(data: st.DataObject, value: Any, holder: Any, key: Any) -> None:
+    """Puts a value in the place of what lies at holder[key], or of a part of it."""
+    place = holder
     for _ in range(data.draw(st.integers(0, 8))):
         inner = place[key]
         if not isinstance(inner, dict | list) or not inner:
             break
         place, key = inner, data.draw(st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(len(inner))))
     place[key] = value
-    try:
-        results = read_results(name, json.dumps(holder["root"]).encode(), lambda _: None)
-    except FormatError:
-        return
-    list_findings(results, results.device_kind)
+
+
+def read_damaged(data: st.DataObject, value: Any) -> None:
+    name = data.draw(st.sampled_from(FORMATS))
+    holder = {"root": json.loads(content(name))}
+    damaged(data, value, holder, "root")
+    with suppress(FormatError):
+        for results in read_history(name, json.dumps(holder["root"]).encode()):
+            list_findings(results, results.device_kind)
+
+
+def damage_row(data: st.DataObject, value: Any) -> None:
+    """All other rows of the file are read as before, whatever stands in one of them."""
+    name = data.draw(st.sampled_from(FORMATS))
+    values = json.loads(content(name))
+    before = {item.name: item for results in read_history(name, content(name)) for item in results.benchmarks}
+    rows = rows_of(name, values)
+    key = data.draw(st.sampled_from(sorted(rows) if isinstance(rows, dict) else range(len(rows))))
+    damaged(data, value, rows, key)
+    read = read_history(name, json.dumps(values).encode())
+    after = {item.name: item for results in read for item in results.benchmarks}
+    # Repetitions of one benchmark are rows of their own in Google Benchmark's files.
+    lost = [item for item in before if item not in after or after[item] != before[item]]
+    assert len(lost) <= 1
+
+
+@given(st.data(), json_values)
+@settings(max_examples=150, deadline=None)
+def test_any_value_anywhere_ends_in_results_or_a_format_error(data: st.DataObject, value: Any) -> None:
+    read_damaged(data, value)
+
+
+@given(st.data(), json_values)
+@settings(max_examples=150, deadline=None)
+def test_any_value_in_a_row_costs_no_other_row(data: st.DataObject, value: Any) -> None:
+    damage_row(data, value)
+
+
+@pytest.mark.nightly
+@given(st.data(), json_values, st.booleans())
+@settings(max_examples=20_000, deadline=None)
+def test_twenty_thousand_damaged_files(data: st.DataObject, value: Any, is_row: bool) -> None:
+    (damage_row if is_row else read_damaged)(data, value)
 
 
 def test_every_format_is_tried_here() -> None:
-    assert set(FORMATS) == {*NAMES, "plain"}
+    assert set(FORMATS) == {*NAMES, *MADE}
+
+
+def test_asv_gives_a_benchmark_per_combination_of_parameters() -> None:
+    stored = [[1e-6, None, float("nan"), 4e-6], [["1", "2"], ["'f32'", "'f 64'"]], "1", 1_600_000_000_000]
+    ends = [[9e-7, None, None, float("-inf")], [1.2e-6, None, None, float("inf")]]
+    values = asv({"bench.time_x": [*stored, 1.0, *ends], "bench.peakmem_x": [[1]], "bench.time_old": [[2e-3], []]})
+    results = read_results("asv", json.dumps(values).encode())
+    read = {item.name: (item.status, item.median_ns, item.low_ns, item.high_ns) for item in results.benchmarks}
+    assert read == {
+        "bench.time_x(1,'f32')": (Status.OK, 1000.0, pytest.approx(900), pytest.approx(1200)),
+        "bench.time_x(1,'f_64')": (Status.CRASHED, 0.0, 0.0, 0.0),
+        "bench.time_x(2,'f32')": (Status.SKIPPED, 0.0, 0.0, 0.0),
+        "bench.time_x(2,'f_64')": (Status.OK, 4000.0, 4000.0, 4000.0),
+        "bench.time_old": (Status.OK, 2e6, 2e6, 2e6),
+    }
+    assert (results.commit, results.device_name) == (SHA, "Intel Xeon")
+    assert results.facts == {"python": "3.11", "env_name": "py3.11"}
+    assert results.left_out == ["1 benchmarks measure no time: peakmem"]
+    assert fault_of("asv", asv({"bench.time_x": [[1.0], []]}, version=3)) is FormatFault.UNKNOWN_VERSION
+
+
+def test_asv_databases_of_the_first_version_are_read() -> None:
+    of_two = {"result": [1e-6, 2e-6], "params": [["'a'", "'b'"]], "stats": [{"ci_99": [9e-7, 3e-6]}, None]}
+    values = asv({"m.time_x": of_two, "m.time_y": 2e-3, "m.time_z": None}, version=1) | {"result_columns": None}
+    results = read_results("asv", json.dumps(values).encode())
+    read = {item.name: (item.status, item.median_ns, item.high_ns) for item in results.benchmarks}
+    assert read == {
+        "m.time_x('a')": (Status.OK, 1000.0, pytest.approx(3000)),
+        "m.time_x('b')": (Status.OK, 2000.0, 2000.0),
+        "m.time_y": (Status.OK, 2e6, 2e6),
+        "m.time_z": (Status.CRASHED, 0.0, 0.0),
+    }
+
+
+def test_bencher_gives_the_latency_with_its_bounds() -> None:
+    values = {"a": {"latency": {"value": 88.0, "lower_value": 87.0}, "throughput": {"value": 5}}, "b": {"size": {}}}
+    values["c"] = {"latency": {"value": 10, "lower_value": 9.5, "upper_value": 12}}
+    results = read_results("bencher", json.dumps(values).encode())
+    assert [(item.name, item.low_ns, item.high_ns) for item in results.benchmarks] == [("a", 88, 88), ("c", 9.5, 12)]
+    assert results.left_out == ["2 measures other than latency are no times"]
+    assert fault_of("bencher", {"a": 1}) is FormatFault.INVALID
+
+
+def test_a_history_of_github_action_benchmark_gives_the_results_of_each_commit() -> None:
+    times = {"name": "f(1)", "value": 2.5, "unit": "us/iter", "range": "± 0.5"}
+    rates = {"name": "g", "value": 1000.0, "unit": "iter/sec", "range": "stddev: 0.00001"}
+    other = {"name": "h", "value": 7, "unit": "MB/s"}
+    spread = {"name": "f(1)_stddev", "value": 1.0, "unit": "ns/iter"}
+    first, second = entry(times, rates, other, spread), entry(times, commit="f" * 40, date=10**15)
+    data = b"window.BENCHMARK_DATA = " + json.dumps(history(first, first, second, {"commit": {}})).encode()
+    read = read_history("github-action-benchmark", data)
+    assert [(item.commit, len(item.benchmarks)) for item in read] == [(SHA, 2), (SHA, 2), ("f" * 40, 1)]
+    assert [item.measured_at is None for item in read] == [False, False, True], "a date that lies ahead is none"
+    found = {item.name: (item.median_ns, round(item.high_ns - item.low_ns)) for item in read[0].benchmarks}
+    assert found == {"f(1)": (2500.0, 1960), "g": (1e6, 39_200)}
+    assert read[0].left_out == ["Benchmark: an entry without the id of a commit", "4 values are no times: MB/s, stddev"]
+    (repeated,) = read_history("github-action-benchmark", json.dumps(history(entry(times, times, times))).encode())
+    assert [len(item.samples_ns) for item in repeated.benchmarks] == [3]
+    (named,) = read_history("github-action-benchmark", json.dumps(history(entry(times), suite="Rust")).encode())
+    assert [item.name for item in named.benchmarks] == ["Rust/f(1)"]
+    assert fault_of("github-action-benchmark", history(first)) is FormatFault.UNKNOWN_FORMAT, "a program writes none"
+
+
+def test_pytest_benchmark_names_the_commit_and_whether_changes_lay_over_it() -> None:
+    values = json.loads(content("pytest-benchmark"))
+    values["commit_info"] = {"id": SHA, "dirty": True}
+    results = read_results("pytest-benchmark", json.dumps(values).encode())
+    assert (results.commit, results.is_dirty) == (SHA, True)
+    values["commit_info"] = {"id": "--upload-pack=x", "dirty": False}
+    assert read_results("pytest-benchmark", json.dumps(values).encode()).commit == ""

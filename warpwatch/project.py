@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from warpwatch.formats import FORMATS
+from warpwatch.formats import PROGRAM_FORMATS
 
 FILE_NAME = "warpwatch.toml"
 KNOWN_KEYS = {"contract", "operators", "native", "interpreter", "container", "measured", "program"}
@@ -45,7 +45,7 @@ class Program:
     """A benchmark program of the repository: an operator whose cases are its benchmarks.
 
     command: for the shell, in the worktree; it prints its results, or writes them to $WARPWATCH_OUTPUT.
-    format: one of warpwatch.formats.FORMATS. build: command that runs once before, and leaves what it makes in
+    format: one of warpwatch.formats.PROGRAM_FORMATS. build: command that runs once before, and leaves what it makes in
     $WARPWATCH_BUILD. check: command whose exit status says whether the program is right; by default `command`.
     sources: files and folders that it is made of; none means the whole commit.
     """
@@ -181,8 +181,8 @@ def _program(number: int, values: dict[str, Any]) -> Program:
     unknown = sorted(set(values) - PROGRAM_KEYS)
     if unknown:
         raise ProjectError(f"{where}: unknown key {unknown[0]!r}; known keys are {', '.join(sorted(PROGRAM_KEYS))}")
-    if values.get("format") not in FORMATS:
-        raise ProjectError(f"{where}: format must be one of {', '.join(FORMATS)}")
+    if values.get("format") not in PROGRAM_FORMATS:
+        raise ProjectError(f"{where}: format must be one of {', '.join(PROGRAM_FORMATS)}")
     commands = {key: values.get(key) for key in ("command", "build", "check")}
     for key, command in commands.items():
         if command is None and key != "command":

@@ -50,6 +50,7 @@ class LaterChange:
     before_ns: float | None
     after_ns: float | None
     metric: str = ""
+    protocol: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def list_later_changes(session: Session, operator_id: int, device_id: int) -> li
            other.head_commit_id AS commit_id, other_head.sha, other_head.ordinal,
            CASE WHEN shown.verdict = 'confirmed' THEN shown.ratio WHEN shown.verdict = 'dismissed' THEN 1.0 END
                 AS ratio,
-           before.median_ns AS before_ns, after.median_ns AS after_ns, series.metric
+           before.median_ns AS before_ns, after.median_ns AS after_ns, series.metric, series.protocol
     FROM regressions JOIN regression_series AS member ON member.regression_id = regressions.id
     JOIN series ON series.id = member.series_id
     JOIN commits AS head ON head.id = regressions.head_commit_id

@@ -22,6 +22,7 @@ class ComparedSeries:
     reason: str | None
     base_ns: list[float]
     head_ns: list[float]
+    protocol: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class JobDecision:
 
 _COMPARED = """
 SELECT comparisons.series_id, cases.key AS case, variants.name AS variant, series.metric, comparisons.status,
-       comparisons.message, comparisons.reason, base_ns, head_ns
+       comparisons.message, comparisons.reason, base_ns, head_ns, series.protocol
 FROM comparisons JOIN series ON series.id = comparisons.series_id
 JOIN cases ON cases.id = series.case_id JOIN variants ON variants.id = series.variant_id
 WHERE run_id = (SELECT max(id) FROM runs WHERE job_id = :job_id AND state = 'done')

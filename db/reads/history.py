@@ -148,6 +148,7 @@ class ReadingRow:
     high_ns: float
     card_id: int | None = None
     metric: str = ""
+    protocol: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +345,7 @@ def list_readings(session: Session, series_id: int, line: HistoryLine, limit: in
     sql = f"""
     SELECT commits.sha AS commit_sha, newest.commit_id, newest.ordinal, newest.environment_id,
          devices.kind AS device_kind,
-           median_ns, low_ns, high_ns, newest.card_id, series.metric
+           median_ns, low_ns, high_ns, newest.card_id, series.metric, series.protocol
     FROM (
         SELECT points.* FROM points JOIN results ON results.id = points.result_id
         WHERE series_id = :series_id AND results.status = 'ok' AND {on_line("points.commit_id")}

@@ -80,7 +80,7 @@ class RegressionState:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """A series of a regression. metric: of its time. ratio, low, high: measured; None before."""
+    """A series of a regression. metric, protocol: of its time. ratio, low, high: measured; None before."""
 
     series_id: int
     variant_id: int
@@ -95,6 +95,7 @@ class MemberRow:
     low: float | None
     high: float | None
     metric: str = ""
+    protocol: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +266,7 @@ def list_members(session: Session, regression_id: int) -> list[MemberRow]:
     sql = """
     SELECT series_id, series.variant_id, series.case_id, variants.name AS variant, cases.key AS case, suspected_ratio,
          base_status,
-           head_status, verdict, ratio, low, high, series.metric
+           head_status, verdict, ratio, low, high, series.metric, series.protocol
     FROM regression_series JOIN series ON series.id = series_id JOIN variants ON variants.id = series.variant_id
     JOIN cases ON cases.id = series.case_id WHERE regression_id = :id ORDER BY series_id
     """

@@ -47,6 +47,7 @@ class ObservedReading:
     """The physical card that took it; None where that is not known."""
     measured_at: datetime = datetime.min
     metric: str = ""
+    protocol: str = ""
     host: Sequence[Any] | None = None
     """Load and cores of the host of a CPU, before and after; None of a GPU. Read by a worker, so anything may be there.
     """
@@ -108,6 +109,7 @@ class RoundsRow:
     case_id: int = 0
     variant: str = ""
     case: str = ""
+    protocol: str = ""
 
 
 def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
@@ -124,7 +126,7 @@ def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
 _READINGS = f"""
 SELECT new.series_id, variants.name AS variant, cases.key AS case, near.environment_id, near.commit_id, commits.sha,
      near.ordinal,
-       near.median_ns, near.low_ns, near.high_ns, near.card_id, near.measured_at, series.metric,
+       near.median_ns, near.low_ns, near.high_ns, near.card_id, near.measured_at, series.metric, series.protocol,
        CASE WHEN device.kind = 'cpu' THEN jsonb_build_array(
            near.health #> '{{before,load}}', near.health #> '{{before,cores}}', near.health #> '{{after,load}}',
            near.health #> '{{after,cores}}') END AS host
@@ -265,7 +267,7 @@ def list_trial_rounds(session: Session, regression_id: int) -> dict[int, dict[in
 
 _ROUNDS = """
 series_id, comparisons.status, comparisons.message, comparisons.reason, base_ns, head_ns, series.metric,
-series.variant_id, series.case_id, variants.name AS variant, cases.key AS case
+series.variant_id, series.case_id, variants.name AS variant, cases.key AS case, series.protocol
 FROM comparisons JOIN series ON series.id = series_id JOIN variants ON variants.id = series.variant_id
 JOIN cases ON cases.id = series.case_id
 """

@@ -68,8 +68,8 @@ class ResultFact:
 class PairFact:
     """Paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i].
 
-    metric: of its times. signal: contract.words.Signal; None where the pair has one alone. is_accepted: someone said it
-    may be so. regression_id: of the suspicion that the rounds test, where they test one.
+    metric, protocol: of its times. signal: contract.words.Signal; None where the pair has one alone. is_accepted:
+    someone said it may be so. regression_id: of the suspicion that the rounds test, where they test one.
     """
 
     job_id: int
@@ -81,6 +81,7 @@ class PairFact:
     is_accepted: bool
     regression_id: int | None
     metric: str
+    protocol: str
     signal: str | None
     cell: CellFact
 
@@ -92,7 +93,7 @@ class ChangeFact:
     base_ns, head_ns: the paired rounds that decided it, as in PairFact. merged_sha, merged_subject: the commit of the
     merged branch that caused it, where the culprit is a merge. left_ratio: what later changes left of it in the series,
     and fixed_by_sha the commit that ended it there. can_confirm: whether a trial can still decide what is suspected.
-    metric, signal: as in PairFact.
+    metric, protocol, signal: as in PairFact.
     """
 
     regression_id: int
@@ -112,6 +113,7 @@ class ChangeFact:
     fixed_by_sha: str | None = None
     can_confirm: bool = True
     metric: str = ""
+    protocol: str = ""
     signal: str | None = None
 
 
@@ -222,7 +224,7 @@ SELECT jobs.id AS job_id, comparisons.status, comparisons.message, comparisons.r
                       'invalid')
        ) AS is_accepted,
        (SELECT regression_id FROM trials WHERE trials.job_id = jobs.id) AS regression_id,
-       series.metric, {SIGNAL} AS signal
+       series.metric, series.protocol, {SIGNAL} AS signal
 FROM (
     SELECT DISTINCT ON (series_id, comparisons.base_commit_id, head_commit_id) comparisons.*, jobs.id AS job_id
     FROM jobs
@@ -264,7 +266,7 @@ SELECT regressions.id AS regression_id, regressions.direction, regression_series
        CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message,
        {MERGED_CULPRIT} AS merged_sha, merged_head.subject AS merged_subject, regression_series.left_ratio,
        (SELECT sha FROM commits WHERE id = regression_series.fixed_by_commit_id) AS fixed_by_sha,
-       {CAN_CONFIRM} AS can_confirm, series.metric, {SIGNAL} AS signal
+       {CAN_CONFIRM} AS can_confirm, series.metric, series.protocol, {SIGNAL} AS signal
 FROM submissions
 CROSS JOIN LATERAL (
     SELECT DISTINCT operator_id, device_id FROM jobs WHERE submission_id = submissions.id AND kind = 'bench'
@@ -347,7 +349,7 @@ SELECT {_PATCH_COLUMNS}, jobs.kind, false AS known_before {_OF_PATCH}
 """
 _PATCH_PAIRS = f"""
 SELECT {_PATCH_COLUMNS}, row ->> 'reason' AS reason, row -> 'base_ns' AS base_ns, row -> 'head_ns' AS head_ns,
-       false AS is_accepted, NULL AS regression_id, row ->> 'metric' AS metric,
+       false AS is_accepted, NULL AS regression_id, row ->> 'metric' AS metric, row ->> 'protocol' AS protocol,
        CASE WHEN row ->> 'metric' = '{Signal.LAUNCH}' THEN '{Signal.LAUNCH}' WHEN EXISTS (
            SELECT FROM jsonb_array_elements(outcome -> 'comparisons') AS other
            WHERE other ->> 'metric' = '{Signal.LAUNCH}' AND other ->> 'variant' = row ->> 'variant'
@@ -358,12 +360,12 @@ _PATCH_STATUSES = f"SELECT row ->> 'status', count(*) {_OF_PATCH} AND jobs.kind 
 
 
 # Planning a query that joins a dozen tables takes up to 20 ms, and most submissions have no row for most of these.
-_CONTENTS = """
+_CONTENTS = f"""
 SELECT EXISTS (SELECT FROM jobs WHERE submission_id = :id AND kind = 'compare') AS has_comparisons,
        EXISTS (SELECT FROM jobs
                JOIN regressions ON regressions.operator_id = jobs.operator_id AND regressions.device_id = jobs.device_id
                WHERE submission_id = :id AND kind = 'bench' AND direction <> 'broken'
-                 AND verdict IN ('confirmed', 'unsure')) AS has_changes,
+                 AND (verdict IN ('confirmed', 'unsure') OR {IS_SUSPECTED})) AS has_changes,
        EXISTS (SELECT FROM jobs JOIN patch_outcomes ON patch_outcomes.job_id = jobs.id
                WHERE submission_id = :id) AS has_patch,
        EXISTS (SELECT FROM jobs WHERE submission_id = :id AND kind = 'bench') AS has_benches

@@ -92,6 +92,7 @@ class SeriesFacts:
     status: str | None = None
     changes: list[SeriesChangeFact] = field(default_factory=list)
     readings: list[PointReading] = field(default_factory=list)
+    protocol: str = ""
 
 
 class _Series(NamedTuple):
@@ -103,6 +104,7 @@ class _Series(NamedTuple):
     device_kind: str
     metric: str
     signal: str | None
+    protocol: str
 
 
 class _Commit(NamedTuple):
@@ -114,7 +116,7 @@ class _Commit(NamedTuple):
 
 _SERIES = f"""
 SELECT series.id, series.operator_id, operators.name AS operator, variants.name AS variant, cases.key AS case,
-       devices.kind AS device_kind, series.metric, {SIGNAL} AS signal
+       devices.kind AS device_kind, series.metric, {SIGNAL} AS signal, series.protocol
 FROM series JOIN operators ON operators.id = series.operator_id JOIN variants ON variants.id = series.variant_id
 JOIN cases ON cases.id = series.case_id JOIN devices ON devices.id = series.device_id WHERE series.id = ANY(:ids)
 """
@@ -245,7 +247,7 @@ def list_facts(
         since = before.ordinal if before and held is None else commit.ordinal - 1
         own = [item for item in changes.get(row.id, []) if _belongs(item, commit, since, against)]
         found = at, before, is_same_code, statuses.get(key), own, readings
-        facts.append(SeriesFacts(*names, *found))
+        facts.append(SeriesFacts(*names, *found, row.protocol))
     return facts
 
 

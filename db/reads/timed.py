@@ -32,11 +32,13 @@ class TimedFact:
     base_ns: list[float]
     head_ns: list[float]
     reason: str | None
+    protocol: str = ""
 
 
 _TIMED = f"""
 SELECT operator, variant, "case", device_key, device_kind, coalesce(past.readings, '[]') AS readings,
-       coalesce(tried.base_ns, '[]') AS base_ns, coalesce(tried.head_ns, '[]') AS head_ns, tried.reason
+       coalesce(tried.base_ns, '[]') AS base_ns, coalesce(tried.head_ns, '[]') AS head_ns, tried.reason,
+       coalesce(protocol, '') AS protocol
 FROM (
     SELECT DISTINCT ON (operators.name, variants.name, cases.key, device.key) operators.name AS operator,
            variants.name AS variant, cases.key AS "case", device.key AS device_key, device.kind AS device_kind, at.*
@@ -50,7 +52,7 @@ FROM (
     JOIN cases ON cases.id = results.case_id
     JOIN devices AS device ON device.id = results.device_id
     LEFT JOIN LATERAL (
-        SELECT series_id, points.commit_id, points.ordinal, environment_id, card_id
+        SELECT series_id, protocol, points.commit_id, points.ordinal, environment_id, card_id
         FROM points JOIN series ON series.id = points.series_id AND {IS_DEVICE_TIME}
         WHERE points.result_id = results.id ORDER BY series.metric = {PRIMARY_METRIC} DESC LIMIT 1
     ) AS at ON true

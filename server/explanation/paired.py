@@ -207,7 +207,7 @@ def _outcome(pair: PairedRounds, among: int) -> PairedOutcome:
     verdict = classify(
         pair.base_ns,
         pair.head_ns,
-        kind_of_time(pair.device_kind, pair.metric),
+        kind_of_time(pair.device_kind, pair.metric, pair.protocol),
         among,
         pair.reason,
         is_trial=pair.is_trial,

@@ -76,7 +76,7 @@ def learn_from(rows: Sequence[ReadingRow], agreed: Iterable[OffsetRow] = ()) -> 
     """Levels of two environments, or of cards that do not agree, are never compared. rows: of one series, in order of
     history. agreed: cards that agree."""
     shas = {row.commit_id: row.commit_sha for row in rows}
-    time_kind = kind_of_time(rows[0].device_kind, rows[0].metric) if rows else ""
+    time_kind = kind_of_time(rows[0].device_kind, rows[0].metric, rows[0].protocol) if rows else ""
     lines = join_cards([row.card_id for row in reversed(rows)], offsets_of(agreed))
     groups: dict[tuple[int, int | None], list[Reading]] = {}
     newest: dict[tuple[int, int | None], int] = {}

@@ -34,6 +34,7 @@ PERMISSIONS: dict[TokenScope, tuple[str, ...]] = {
         "POST /jobs/{job_id}/retry",
         "POST /patches",
         "POST /imports",
+        "POST /regressions/{regression_id}/compare",
         "POST /proofs",
         "POST /schedules/{schedule_id}/run",
     ),

@@ -1,4 +1,4 @@
-"""Imports results that another program wrote, as a bench of one commit."""
+"""Imports results that another program wrote, as a bench of each commit that they are about."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from warpwatch.db import bundles
 from warpwatch.db.bundles import BundledJob, NewBundle
 from warpwatch.db.database import Database
 from warpwatch.db.errors import OutcomeError
+from warpwatch.db.forge import PENDING, queue_check_run
 from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
 from warpwatch.db.reads.devices import find_device
 from warpwatch.db.reads.query import Session
 from warpwatch.db.registry import NewCommit
-from warpwatch.formats import ForeignResults, FormatError, case_entry, list_findings, operator_entry, read_results
+from warpwatch.formats import ForeignResults, FormatError, case_entry, list_findings, operator_entry, read_history
+from warpwatch.server.reports.status import tell_pending
 from warpwatch.settings import Settings
 
 _LONGEST_NAME = 100
@@ -43,13 +45,13 @@ class ForeignFileError(ValueError):
 class ForeignFile:
     """A file to import, and what it is about.
 
-    repository: None for the only one. program: name of the operator, None for that of the format. device: key of a
-    device, None for what the file says. fetch: see formats.read_results.
+    commit: None for what the file says. repository: None for the only one. program: name of the operator, None for that
+    of the format. device: key of a device, None for what the file says. fetch: see formats.read_results.
     """
 
     data: bytes
     name: str
-    commit: str
+    commit: str | None
     format: str
     repository: str | None = None
     program: str | None = None
@@ -70,10 +72,10 @@ class ImportedResults:
 
 
 def import_foreign(database: Database, settings: Settings, file: ForeignFile) -> ImportedResults:
-    """Imports a file in one transaction, and the same file for the same commit only once; ForeignFileError names the
-    field at fault."""
+    """Imports a file in one transaction, and the same file for the same commits only once; ForeignFileError names the
+    field at fault. A longer history brings only what an earlier one did not."""
     try:
-        results = read_results(file.format, file.data, file.fetch)
+        history = read_history(file.format, file.data, file.fetch)
     except FormatError as error:
         field = "format" if error.fault == "unknown_format" else "file"
         raise ForeignFileError(field, error.message, error.remedy) from error
@@ -82,28 +84,58 @@ def import_foreign(database: Database, settings: Settings, file: ForeignFile) ->
         raise ForeignFileError("program", f"{program!r} is no name", "use letters, digits and underscores")
     with database.session() as session:
         repository = _repository(session, file.repository)
-        models = list(dict.fromkeys(benchmark.device for benchmark in results.benchmarks))
-        environments = {model: _environment(session, results, file.device, model) for model in models}
+        environments = [
+            (results, model, _environment(session, results, file.device, model))
+            for results in history
+            for model in dict.fromkeys(benchmark.device for benchmark in results.benchmarks)
+        ]
+    names = _commit_names(file, history)
     # git may have to fetch, so no transaction is open meanwhile.
-    info = _describe(settings, repository, file.commit)
+    infos = _describe(settings, repository, names)
     now = datetime.now(UTC)
-    request = JobRequest(JobKind.BENCH, repository.url, info.sha, program, JobSpec())
     jobs = [
-        BundledJob(request, _outcome(results, program, model, environment), now, now)
-        for model, environment in environments.items()
+        BundledJob(
+            JobRequest(JobKind.BENCH, repository.url, infos[name].sha, program, JobSpec()),
+            _outcome(results, program, model, environment),
+            results.measured_at or now,
+            results.measured_at or now,
+        )
+        for results, model, environment in environments
+        if (name := file.commit or results.commit) in infos
     ]
-    about = {"format": file.format, "program": program, "commit": info.sha}
-    keys = [environment.key for environment in environments.values()]
-    identity = json.dumps([repository.id, *keys, *about.values()]).encode()
+    commits = [NewCommit(*astuple(info)) for info in sorted(infos.values(), key=lambda info: info.ordinal)]
+    about = {"format": file.format, "program": program, "commit": commits[-1].sha}
+    keys = dict.fromkeys(environment.key for _, _, environment in environments)
+    identity = json.dumps([repository.id, *keys, *about.values(), *(commit.sha for commit in commits[:-1])]).encode()
     digest = hashlib.sha256(identity + hashlib.sha256(file.data).digest()).hexdigest()
-    commits = [NewCommit(*astuple(info))]
+    unknown = [f"{name[:12]}: no such commit in this repository" for name in names if name not in infos]
     bundle = NewBundle(digest, file.name, repository.name, repository.url, commits, jobs, {"file": file.name} | about)
     try:
         with database.session() as session:
             imported = bundles.import_bundle(session, bundle)
+            # A whole history is no news about a commit.
+            if imported.new and len(commits) == 1:
+                tell_pending(session, settings.server_url, repository, imported.submission_id, commits[0].sha)
+                queue_check_run(session, repository.id, imported.submission_id, PENDING)
     except OutcomeError as error:
         raise ForeignFileError("file", str(error), "import the file as the program wrote it") from error
-    return ImportedResults(imported.submission_id, imported.new, results.list_faults())
+    left_out = [fault for results in history for fault in results.list_faults()]
+    return ImportedResults(imported.submission_id, imported.new, [*unknown, *left_out])
+
+
+def _commit_names(file: ForeignFile, history: list[ForeignResults]) -> list[str]:
+    """The commits that the results are about, as the request or else the file names them."""
+    if file.commit is not None:
+        if len(history) > 1:
+            raise ForeignFileError("commit", "the file holds the results of several commits", "leave the commit out")
+        return [file.commit]
+    if any(results.is_dirty for results in history):
+        fault = "the file was measured with changes that are in no commit"
+        raise ForeignFileError("commit", fault, "name the commit that it counts for")
+    names = list(dict.fromkeys(results.commit for results in history))
+    if "" in names:
+        raise ForeignFileError("commit", "the file does not name its commit", "name it by its SHA, branch or tag")
+    return names
 
 
 def _outcome(results: ForeignResults, program: str, model: str, environment: Environment) -> Outcome:
@@ -124,14 +156,23 @@ def _repository(session: Session, name: str | None) -> RepositoryRow:
     raise ForeignFileError("repository", message, f"name one of: {names}")
 
 
-def _describe(settings: Settings, repository: RepositoryRow, commit: str) -> git.CommitInfo:
+def _describe(settings: Settings, repository: RepositoryRow, names: list[str]) -> dict[str, git.CommitInfo]:
+    """The commits by their names, without those that the repository does not hold; ForeignFileError where it holds none
+    of them."""
+    infos: dict[str, git.CommitInfo] = {}
+    unknown: git.UnknownRefError | None = None
     try:
         mirror = git.update_mirror(repository.url, settings.home, settings.destinations, git.REQUEST_SECONDS)
-        return git.describe(mirror, git.resolve(mirror, commit))
-    except git.UnknownRefError as error:
-        raise ForeignFileError("commit", str(error), "name it by its SHA, branch or tag") from error
+        for name in names:
+            try:
+                infos[name] = git.describe(mirror, git.resolve(mirror, name))
+            except git.UnknownRefError as error:
+                unknown = error
     except git.GitError as error:
         raise ForeignFileError("repository", str(error), "check that the server can reach it") from error
+    if not infos and unknown is not None:
+        raise ForeignFileError("commit", str(unknown), "name it by its SHA, branch or tag") from unknown
+    return infos
 
 
 def _environment(session: Session, results: ForeignResults, key: str | None, model: str) -> Environment:

@@ -141,7 +141,7 @@ def _undoing(rows: Sequence[LaterChange], device_kind: str) -> SeriesOutcome:
     if own is None or own.ratio is None or own.ratio <= 1:
         return SeriesOutcome()
     remaining, left = 1.0, own.ratio
-    thresholds = thresholds_of(kind_of_time(device_kind, own.metric))
+    thresholds = thresholds_of(kind_of_time(device_kind, own.metric, own.protocol))
     limit = min(thresholds.undone_ratio, 1 + (own.ratio - 1) * LEAST_UNDONE)
     for row in rows:
         # A comparison takes the most changed series only; for the others the times of history tell, where they differ

@@ -280,7 +280,7 @@ def confirm_imported(session: Session, job: EndedJob, device_kind: str, rounds: 
         row.series_id: classify_comparison(
             row.base_ns,
             row.head_ns,
-            kind_of_time(device_kind, row.metric),
+            kind_of_time(device_kind, row.metric, row.protocol),
             len(measured),
             job.spec.stop,
             row.reason,
@@ -354,7 +354,11 @@ def repeat_unsure(session: Session, submission_id: int) -> None:
         pair
         for pair in pairs
         if classify_pairs(
-            pair.base_ns, pair.head_ns, kind_of_time(pair.cell.device_kind, pair.metric), len(pairs), pair.reason
+            pair.base_ns,
+            pair.head_ns,
+            kind_of_time(pair.cell.device_kind, pair.metric, pair.protocol),
+            len(pairs),
+            pair.reason,
         ).outcome
         == "unsure"
     ]

@@ -189,7 +189,8 @@ def _classify(pair: PairFact, among: int) -> PairVerdict | None:
     """The verdict on one of so many pairs; None where it was not measured."""
     if pair.status != "ok":
         return None
-    is_trial, time_kind = pair.regression_id is not None, kind_of_time(pair.cell.device_kind, pair.metric)
+    is_trial = pair.regression_id is not None
+    time_kind = kind_of_time(pair.cell.device_kind, pair.metric, pair.protocol)
     return classify(pair.base_ns, pair.head_ns, time_kind, among, pair.reason, is_trial=is_trial)
 
 
@@ -304,7 +305,8 @@ def _sensitivities(
     for change in facts.changes:
         if change.metric == Signal.LAUNCH:
             continue
-        verdict = classify_trial(change.base_ns, change.head_ns, change.cell.device_kind)
+        time_kind = kind_of_time(change.cell.device_kind, change.metric, change.protocol)
+        verdict = classify_trial(change.base_ns, change.head_ns, time_kind)
         case = replace(_sense(change.cell, verdict), is_decided=change.verdict == "confirmed")
         url = f"{address}/regressions/{change.regression_id}"
         sensed.setdefault(_place(case), _Sensed(case, change.cell, _decided_change(change), url, _paired(change)))
@@ -330,14 +332,15 @@ def _sense(cell: CellFact, verdict: PairVerdict | None) -> CaseSensitivity:
 
 def _sense_timed(timed: TimedFact, cell: CellFact) -> CaseSensitivity:
     """The sensitivity of the trial of a commit, or of a history that has as many readings as a level needs."""
+    time_kind = kind_of_time(timed.device_kind, None, timed.protocol)
     if timed.base_ns:
-        return _sense(cell, classify_trial(timed.base_ns, timed.head_ns, timed.device_kind, timed.reason))
+        return _sense(cell, classify_trial(timed.base_ns, timed.head_ns, time_kind, timed.reason))
     names = timed.operator, timed.variant, timed.case, timed.device_key
     readings = [Reading(int(ordinal), int(commit_id), 1, *times) for ordinal, commit_id, *times in timed.readings]
-    if len({reading.commit_id for reading in readings}) < thresholds_of(timed.device_kind).level_readings:
+    if len({reading.commit_id for reading in readings}) < thresholds_of(time_kind).level_readings:
         return CaseSensitivity(*names, None, "none")
-    noise = learn(readings, timed.device_kind)
-    least = detectable(noise, timed.device_kind, readings[-1].median_ns, SURELY)
+    noise = learn(readings, time_kind)
+    least = detectable(noise, time_kind, readings[-1].median_ns, SURELY)
     return CaseSensitivity(*names, least, "history", FALSE_BY_HISTORY)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
-from warpwatch.contract.words import NoticeKind
+from warpwatch.contract.words import ChangePhase, NoticeKind
 from warpwatch.db.channels import Listener, Notice, WeekSummary
 from warpwatch.db.reads.events import EventRow
 from warpwatch.db.regressions import RegressionRow
@@ -32,7 +32,9 @@ def change_notice(
     link = f"{server_url}/regressions/{row.id}"
     sha, author, subject = _commit(row)
     where = f"{row.operator} on {row.device_key}"
-    title = f"{listener.repository}: {where}: {change_headline(row)}, {_WORDS[kind]}"
+    # The headline of a change that nothing can confirm says so.
+    words = [change_headline(row), *([] if row.phase == ChangePhase.UNPAIRED else [_WORDS[kind]])]
+    title = f"{listener.repository}: {where}: {', '.join(words)}"
     lines = [_origin(row, sha, author, subject)]
     if kind is NoticeKind.FIXED and row.fixed_by_sha:
         lines.append(f"Fixed by {row.fixed_by_sha[:12]}.")

@@ -103,7 +103,7 @@ class RegressionContext:
 
     def time_kind(self, member: MemberRow) -> str:
         """Kind of the time of a series, see thresholds.kind_of_time."""
-        return kind_of_time(self.regression.device_kind, member.metric)
+        return kind_of_time(self.regression.device_kind, member.metric, member.protocol)
 
     def trial(self, trial_id: int) -> TrialState:
         return next(trial for trial in self.trials if trial.id == trial_id)

@@ -79,7 +79,7 @@ def state_series(facts: SeriesFacts, learned: dict[Place, Noise] | None = None) 
     at, before = facts.reading, facts.before
     ratio = at.median_ns / before.median_ns if at and before else None
     noise = _noise(facts, {} if learned is None else learned)
-    time_kind = kind_of_time(facts.device_kind, facts.metric)
+    time_kind = kind_of_time(facts.device_kind, facts.metric, facts.protocol)
     least = detectable(noise, time_kind, before.median_ns if before else None) if noise else None
     plain = Statement(
         StatementKind.NO_DATA,
@@ -305,7 +305,7 @@ def _noise(facts: SeriesFacts, learned: dict[Place, Noise]) -> Noise | None:
     at = facts.reading
     if at is None:
         return None
-    time_kind = kind_of_time(facts.device_kind, facts.metric)
+    time_kind = kind_of_time(facts.device_kind, facts.metric, facts.protocol)
     if len(facts.readings) < MANY_READINGS:
         others = [_noted(row) for row in facts.readings if row.commit_id != at.commit_id]
         return learn(others, time_kind)

@@ -299,7 +299,7 @@ def windows_of(
         here: list[ObservedReading] = []
         elsewhere: list[ObservedReading] = []
         readings = list(group)
-        time_kind = kind_of_time(device_kind, readings[0].metric)
+        time_kind = kind_of_time(device_kind, readings[0].metric, readings[0].protocol)
         is_host = time_kind == Signal.LAUNCH
         for row in readings:
             offset = 0.0 if None in (row.card_id, card_id) or row.card_id == card_id else agreed.get(row.card_id or 0)

@@ -7,9 +7,10 @@ over the time at the older one (base). A share is a part of the time: 0.01 is 1 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
+from warpwatch.contract.measurement import is_reported
 from warpwatch.contract.rounds import (
     CONFIRMED,
     CONFIRMED_LAUNCH,
@@ -225,14 +226,32 @@ THRESHOLDS: dict[TimeKind, Thresholds] = {
 }
 
 
-def kind_of_time(device_kind: str, metric: str | None) -> str:
-    """Kind of the time that a metric of a device is."""
-    return Signal.LAUNCH if metric == Signal.LAUNCH else device_kind
+_REPORTED = " reported"
+
+
+def _without_floors(thresholds: Thresholds) -> Thresholds:
+    suspicion, alarm = (replace(rule, least_ns=0.0) for rule in (thresholds.suspicion, thresholds.alarm))
+    return replace(thresholds, suspicion=suspicion, alarm=alarm, least_ns=0.0)
+
+
+_THRESHOLDS_REPORTED = {
+    kind + _REPORTED: _without_floors(thresholds) for kind, thresholds in THRESHOLDS.items() if kind != "launch"
+}
+"""Of times that a program reports: means over so many iterations that a nanosecond is theirs, or samples whose interval
+holds the tick of their clock."""
+
+
+def kind_of_time(device_kind: str, metric: str | None, protocol: str) -> str:
+    """Kind of the time that a metric of a device is. protocol: that of the series; one that is not the harness's is of
+    times that a program reports, which have no least absolute change."""
+    if metric == Signal.LAUNCH:
+        return Signal.LAUNCH
+    return device_kind + _REPORTED if is_reported(protocol) else device_kind
 
 
 def thresholds_of(time_kind: str) -> Thresholds:
     """The thresholds for a kind of time, see kind_of_time; ValueError for an unknown kind."""
-    for kind, thresholds in THRESHOLDS.items():
+    for kind, thresholds in (*THRESHOLDS.items(), *_THRESHOLDS_REPORTED.items()):
         if kind == time_kind:
             return thresholds
     raise ValueError(f"time kind {time_kind!r} has no thresholds; use one of {', '.join(THRESHOLDS)}")

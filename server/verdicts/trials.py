@@ -147,13 +147,14 @@ def _find_unsuspected(
     for row in rounds.values():
         if row.status != Status.OK or (row.variant, row.case, row.metric == Signal.LAUNCH) not in others:
             continue
-        time_kind = kind_of_time(context.regression.device_kind, row.metric)
+        time_kind = kind_of_time(context.regression.device_kind, row.metric, row.protocol)
         verdict = classify_pairs(row.base_ns, row.head_ns, time_kind, len(rounds), row.reason)
         confirmed = classify_trial(row.base_ns, row.head_ns, time_kind, row.reason)
         if verdict.outcome == confirmed.outcome == direction:
             cell = row.variant_id, row.case_id, row.variant, row.case
             untried = Verdict.SUSPECTED
-            yield MemberRow(row.series_id, *cell, None, None, None, untried, None, None, None, row.metric)
+            time = row.metric, row.protocol
+            yield MemberRow(row.series_id, *cell, None, None, None, untried, None, None, None, *time)
 
 
 def _decide(

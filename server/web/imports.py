@@ -49,15 +49,18 @@ def create_import(
     caller: Asking,
     data: Annotated[bytes, Depends(_body)],
     repository: Annotated[str, Query(max_length=200, description="Name of a repository.")],
-    commit: Annotated[str, Query(min_length=1, max_length=200, description="What was measured: a SHA, branch or tag.")],
     file_format: Annotated[str, Query(alias="format", max_length=40, description=f"One of {', '.join(FORMATS)}.")],
+    commit: Annotated[
+        str | None,
+        Query(min_length=1, max_length=200, description="SHA, branch or tag; default: what the file says."),
+    ] = None,
     program: Annotated[str | None, Query(max_length=100, description="Operator to record it under.")] = None,
     device: Annotated[
         str | None, Query(max_length=100, description="Key of a device; default: what the file says.")
     ] = None,
     name: Text = None,
 ) -> ImportedFile:
-    """Import results of nvbench, Google Benchmark, pytest-benchmark or plain JSON as a bench of one commit.
+    """Import results of other programs as a bench of the commit that was measured, or of each in a history.
 
     Each benchmark becomes a case of the operator `program`. See docs/foreign-programs.md.
     """

@@ -167,7 +167,8 @@ class ComparedLine:
 def _patch_series(row: dict[str, Any]) -> ComparedSeries:
     """Series of a patch job. A patch has no stored series, so the series id is 0."""
     of = from_json(Comparison, row)
-    return ComparedSeries(0, of.case, of.variant, of.metric, of.status, of.message, of.reason, of.base_ns, of.head_ns)
+    rounds = of.base_ns, of.head_ns
+    return ComparedSeries(0, of.case, of.variant, of.metric, of.status, of.message, of.reason, *rounds, of.protocol)
 
 
 def compared_rows(compared: list[ComparedSeries], device_kind: str, *, is_trial: bool) -> list[ComparedLine]:
@@ -179,7 +180,7 @@ def compared_rows(compared: list[ComparedSeries], device_kind: str, *, is_trial:
             classify(
                 row.base_ns,
                 row.head_ns,
-                kind_of_time(device_kind, row.metric),
+                kind_of_time(device_kind, row.metric, row.protocol),
                 among,
                 row.reason,
                 is_trial=is_trial,

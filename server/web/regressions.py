@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Form, Path, Query, Response
+from fastapi import APIRouter, Form, Path, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -30,6 +30,7 @@ from warpwatch.db.regressions import (
     count_by_tab,
     list_all_regressions,
     list_regressions,
+    may_compare,
     read_regression,
 )
 from warpwatch.db.triage import FIELDS, triage
@@ -40,8 +41,9 @@ from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.dot_plot import cases_svg
 from warpwatch.server.figures.sparklines import change_sparkline, status_strip
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
-from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
+from warpwatch.server.http.service import Before, Config, Db, Limit, database_of, repository_or_404
 from warpwatch.server.intake.filters import (
     ALL_BRANCHES,
     BLANK,
@@ -52,6 +54,7 @@ from warpwatch.server.intake.filters import (
     resolve_or_422,
 )
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error, read_form, until_error
+from warpwatch.server.judge.confirming import NotComparableError, compare_imported
 from warpwatch.server.reports.formats import state_name
 from warpwatch.server.reports.wording import change_headline, change_tone
 from warpwatch.server.verdicts.statements import Statement, state_change
@@ -60,9 +63,10 @@ from warpwatch.server.web.choices import name_devices
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.evidence import EvidenceTab, read_tab
 from warpwatch.server.web.forms import field_message
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import PageScope, Scope, query
 
 router = APIRouter()
+RegressionId = Annotated[int, Path(ge=1, le=2**62)]
 BulkError = Literal["author", "regressions"]
 MuteField = Literal["author", "until"]
 _MUTE_ERRORS: dict[MuteField, str] = {"author": "Enter your name.", "until": "Choose a day within the next year."}
@@ -233,6 +237,21 @@ def triage_form(
     return RedirectResponse(f"/regressions/{regression_id}#triage", 303)
 
 
+@router.post("/regressions/{regression_id}/compare")
+@in_git_thread(lambda arguments: str(arguments["regression_id"]))
+def compare_form(request: Request, settings: Config, regression_id: RegressionId) -> Response:
+    """Asks for the comparison that decides a change of imported results; shows the regression with a message where
+    nothing here can make it."""
+    try:
+        # git may have to fetch for minutes, so no transaction is open meanwhile.
+        compare_imported(database_of(request), settings, regression_id)
+    except NotComparableError as error:
+        with database_of(request).session() as session:
+            page = Scope(request, session)
+            return _show(page, _find(page, regression_id), errors={"compare": str(error)})
+    return RedirectResponse(f"/regressions/{regression_id}", 303)
+
+
 def _find(page: PageScope, regression_id: int) -> RegressionDetail:
     detail = read_regression(page.session, regression_id)
     if detail is None:
@@ -305,6 +324,7 @@ def _show(
         plot=_plot(cases),
         times=_times(next(iter(cases), None)),
         trials=_trial_statements(detail),
+        may_compare=may_compare(page.session, row.id),
         muted=find_muted(page.session, [series.series_id for series in detail.series]),
         mute_error=mute_error or {},
         device_names=name_devices(page.session),
@@ -325,7 +345,6 @@ def _show(
 
 
 api = APIRouter(tags=["regressions"])
-RegressionId = Annotated[int, Path(ge=1, le=2**62)]
 
 
 class TriagePatch(BaseModel):
@@ -446,6 +465,21 @@ def patch_regression(session: Db, regression_id: RegressionId, body: TriagePatch
 def triage_regression(session: Db, regression_id: RegressionId, body: TriageRequest) -> RegressionDetail:
     """Acknowledge, accept, mark as fixed or invalid, or reopen."""
     return patch_regression(session, regression_id, body)
+
+
+@api.post("/regressions/{regression_id}/compare", status_code=202, responses=documented(404, 422))
+@in_git_thread(lambda arguments: str(arguments["regression_id"]))
+def compare_regression(request: Request, settings: Config, regression_id: RegressionId) -> RegressionDetail:
+    """Compare both commits of a change that only imported results show, by the repository's own program."""
+    with database_of(request).session() as session:
+        get_regression(session, regression_id)
+    try:
+        compare_imported(database_of(request), settings, regression_id)
+    except NotComparableError as error:
+        fields = [FieldError(field="regression_id", message=error.message, remedy=error.remedy)]
+        raise Problem(422, "cannot be compared here", fields) from error
+    with database_of(request).session() as session:
+        return get_regression(session, regression_id)
 
 
 @api.post("/triage", responses=documented(404, 422))

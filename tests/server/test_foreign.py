@@ -150,6 +150,21 @@ def test_history_alone_suspects_what_was_measured_elsewhere(client: TestClient, 
     )
 
 
+@pytest.mark.parametrize("written_by", ["google-benchmark", "plain"])
+def test_a_few_nanoseconds_that_a_program_reports_are_suspected(
+    client: TestClient, lab: Lab, judge: Judge, written_by: str
+) -> None:
+    """A mean over many iterations is finer than any clock, so no least absolute change counts."""
+    for sha, nanoseconds in zip(lab.shas, [15.0, 15.01, 14.99, 15.0, 16.5, 16.51], strict=True):
+        row = {"name": "BM_hash", "real_time": nanoseconds, "time_unit": "ns"}
+        values = {"context": {"host_name": "node-a"}, "benchmarks": [row]}
+        data = results(nanoseconds / 1000) if written_by == "plain" else values
+        assert post(client, sha, data, format=written_by).status_code == 201
+    judge.sweep()
+    (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
+    assert (row["direction"], row["phase"], row["head_sha"]) == ("slower", "unpaired", lab.shas[4])
+
+
 def test_a_later_point_opens_no_second_suspicion(
     client: TestClient, lab: Lab, judge: Judge, database: Database
 ) -> None:
@@ -198,6 +213,61 @@ def test_the_command_imports_a_file_with_its_samples(
     assert points["copy,Elements=16777216,T=F32"]["median_ns"] == pytest.approx(150_000), "links are not followed"
     assert CliRunner().invoke(command, [*words, "plain"]).exit_code == 2
     assert CliRunner().invoke(command, words[:-1]).exit_code == 2, "a commit without a format"
+
+
+def github_history(times: dict[str, float]) -> bytes:
+    """A history of github-action-benchmark: nanoseconds by commit."""
+    entries = [
+        {
+            "commit": {"id": sha},
+            "date": 1_700_000_000_000 + place,
+            "benches": [{"name": "f", "value": ns, "unit": "ns"}],
+        }
+        for place, (sha, ns) in enumerate(times.items())
+    ]
+    return b"window.BENCHMARK_DATA = " + json.dumps({"entries": {"Benchmark": entries}}).encode()
+
+
+def test_a_history_brings_every_commit_and_a_longer_one_only_what_is_new(client: TestClient, lab: Lab) -> None:
+    place = {"repository": "kernels", "format": "github-action-benchmark", "program": "sums", "device": "ci-runner"}
+    for count in (3, 5):
+        times = {sha: 50.0 + place for place, sha in enumerate(lab.shas[:count])} | {"f" * 40: 1.0}
+        answer = client.post("/api/v1/imports", params=place, content=github_history(times))
+        assert answer.status_code == 201, answer.text
+        assert answer.json()["left_out"] == [f"{'f' * 12}: no such commit in this repository"]
+    (series,) = history(client)
+    assert [(point["commit_sha"], point["median_ns"]) for point in series["points"]] == [
+        (sha, 50.0 + place) for place, sha in enumerate(lab.shas[:5])
+    ]
+    jobs = client.get("/api/v1/jobs", params={"state": "done"}).json()["items"]
+    assert {job["finished_at"][:4] for job in jobs} == {"2023"}, "it happened when it was measured"
+    refused = client.post("/api/v1/imports", params=place | {"commit": "main"}, content=github_history(times))
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "commit")
+
+
+def test_the_command_imports_folders_and_standard_input_by_the_commits_that_files_name(
+    client: TestClient, lab: Lab, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARPWATCH_DATABASE_URL", str(settings.database_url))
+    monkeypatch.setenv("WARPWATCH_HOME", str(settings.home))
+    values = json.loads((FILES / "pytest_benchmark.json").read_bytes())
+    storage = tmp_path / "storage" / "Linux-CPython-3.13-64bit"
+    storage.mkdir(parents=True)
+    for place, sha in enumerate(lab.shas[:2]):
+        about = {"commit_info": {"id": sha, "dirty": False}}
+        (storage / f"000{place}_{sha}.json").write_text(json.dumps(values | about))
+    changed = json.dumps(values | {"commit_info": {"id": lab.shas[3], "dirty": True}})
+    words = ["import", "--repository", "kernels", "--format"]
+    done = CliRunner().invoke(command, [*words, "pytest-benchmark", str(storage.parent)])
+    assert done.exit_code == 0, done.output
+    assert done.output.count(": imported") == 2
+    refused = CliRunner().invoke(command, [*words, "pytest-benchmark", "-"], input=changed)
+    assert refused.exit_code == 2
+    assert "changes that are in no commit" in refused.output
+    taken = CliRunner().invoke(command, [*words, "pytest-benchmark", "-", "--commit", lab.shas[3]], input=changed)
+    assert taken.exit_code == 0, taken.output
+    measured = {point["commit_sha"] for row in history(client, "pytest_benchmark") for point in row["points"]}
+    assert measured == {lab.shas[0], lab.shas[1], lab.shas[3]}
 
 
 def test_a_file_that_was_renamed_counts_once(client: TestClient, lab: Lab) -> None:

@@ -13,7 +13,7 @@ from warpwatch.contract.measurement import LONGEST_NS, SHORTEST_NS
 from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.held import PairVerdict, classify_comparison, classify_pairs, classify_trial
 from warpwatch.server.verdicts.noise import Reading, detectable, learn
-from warpwatch.server.verdicts.thresholds import THRESHOLDS, stop_rule, thresholds_of
+from warpwatch.server.verdicts.thresholds import THRESHOLDS, kind_of_time, stop_rule, thresholds_of
 
 PAIRS, SUBMISSIONS = 100, 150
 
@@ -72,6 +72,14 @@ def test_the_slow_down_that_is_said_to_be_found_is_found_in_95_of_100_comparison
     assert found / count >= 0.91
     smaller = sum(compare(1 + size / 2).outcome == "slower" for size in least)
     assert smaller / count < 0.75, "a slow-down of half the size is often missed, so the figure is no mere bound"
+
+
+@pytest.mark.parametrize(("protocol", "outcome"), [("google-benchmark", "slower"), ("1", "same")])
+def test_only_times_of_the_harness_have_a_least_absolute_change(protocol: str, outcome: str) -> None:
+    """A program's mean over many iterations shows single nanoseconds, which no clock of the harness does."""
+    base = [12.0 + number % 3 / 100 for number in range(12)]
+    kind = kind_of_time("cpu", "hot", protocol)
+    assert classify_pairs(base, [4 * value for value in base], kind).outcome == outcome
 
 
 def test_rounds_that_controls_object_to_or_that_are_too_few_find_nothing_for_certain() -> None:

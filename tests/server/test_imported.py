@@ -19,6 +19,7 @@ from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 
 V1, V2, V3 = (("v1", CASES[0]), ("v2", CASES[0]), ("v3", CASES[0]))
+TIME = {"name": "sum", "unit": "ns"}
 Rounds = tuple[list[float], list[float]]
 
 
@@ -123,6 +124,32 @@ def test_an_imported_range_stays_as_it_is_where_no_file_bisects_it(client: TestC
     (row,) = client.get("/api/v1/regressions", params={"repository": "kernels"}).json()["items"]
     assert (row["base_sha"], row["head_sha"], row["phase"]) == (lab.shas[1], lab.shas[5], "confirmed")
     assert client.get("/api/v1/jobs", params={"state": "queued"}).json()["items"] == []
+
+
+def test_a_change_of_imported_results_is_compared_where_somebody_asks(
+    client: TestClient, lab: Lab, judge: Judge
+) -> None:
+    for index, median in enumerate([20_000.0, 20_020.0, 19_990.0, 20_010.0, 26_000.0, 26_010.0]):
+        lab.bench(index, {V1: median}, origin="bundle")
+        data = {"warpwatch_results": 1, "device": "test-cpu", "benchmarks": [TIME | {"value": median}]}
+        place = {"repository": "kernels", "format": "plain", "program": "sums", "commit": lab.shas[index]}
+        assert client.post("/api/v1/imports", params=place, json=data).status_code == 201
+    judge.sweep()
+    asked = {"repository": "kernels", "state": "any", "verdict": "suspected"}
+    rows = {row["operator"]: row["id"] for row in client.get("/api/v1/regressions", params=asked).json()["items"]}
+    refused = client.post(f"/api/v1/regressions/{rows['sums']}/compare")
+    assert refused.status_code == 422
+    assert "has no program 'sums' that writes plain" in refused.json()["errors"][0]["message"]
+    page = client.get(f"/regressions/{rows['square']}").text
+    assert "Compare both commits" in page
+    assert client.post(f"/regressions/{rows['square']}/compare", follow_redirects=False).status_code == 303
+    (job,) = client.get("/api/v1/jobs", params={"state": "queued"}).json()["items"]
+    assert (job["kind"], job["operator"], job["commit_sha"]) == ("compare", "square", lab.shas[4])
+    assert client.post(f"/api/v1/regressions/{rows['square']}/compare").status_code == 422, "it is asked already"
+    lab.compare(job["id"], {V1: rounds_of(random.Random(7))(1.3)})
+    judge.sweep()
+    detail = client.get(f"/api/v1/regressions/{rows['square']}").json()
+    assert (detail["regression"]["verdict"], detail["regression"]["phase"]) == ("confirmed", "culprit")
 
 
 def test_imported_history_alone_suspects_nothing(client: TestClient, lab: Lab, judge: Judge) -> None:

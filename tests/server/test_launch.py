@@ -136,7 +136,7 @@ def test_controls_that_moved_decide_nothing_of_a_launch() -> None:
     [("cuda", "launch", "launch"), ("cuda", "graph", "cuda"), ("cuda", "kernel", "cuda"), ("cpu", "hot", "cpu")],
 )
 def test_kinds_of_times(kind: str, metric: str, expected: str) -> None:
-    assert kind_of_time(kind, metric) == expected
+    assert kind_of_time(kind, metric, "3") == expected
 
 
 def test_a_variant_without_graphs_is_judged_by_its_kernels(build: Build) -> None:

@@ -58,8 +58,9 @@ class ResultTable:
         with_launch = {(item.variant, item.case) for item in outcome.comparisons if item.metric == Signal.LAUNCH}
         for comparison in outcome.comparisons:
             is_launch = comparison.metric == Signal.LAUNCH
-            rounds = comparison.base_ns, comparison.head_ns, kind_of_time(self.device_kind, comparison.metric)
-            verdict = classify_comparison(*rounds, len(outcome.comparisons), stop, comparison.reason)
+            time_kind = kind_of_time(self.device_kind, comparison.metric, comparison.protocol)
+            rounds = comparison.base_ns, comparison.head_ns
+            verdict = classify_comparison(*rounds, time_kind, len(outcome.comparisons), stop, comparison.reason)
             self.slower += verdict.outcome == "slower"
             self.unsure += verdict.outcome == "unsure" and comparison.status is Status.OK
             variant = f"{comparison.variant} launch" if is_launch else comparison.variant

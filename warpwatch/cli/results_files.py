@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,13 +24,16 @@ _SHOWN_FAULTS = 20
 
 @app.command("import")
 def import_files(
-    files: list[Path] = typer.Argument(help="Results files (.wwb) of `warpwatch run`, or files of --format."),
+    files: list[Path] = typer.Argument(
+        help="Results files (.wwb) of `warpwatch run`, or files of --format; `-` for standard input, a folder for all "
+        "files in it."
+    ),
     repository: str | None = typer.Option(
         None, help="Name of the repository to record them under, instead of their own."
     ),
     file_format: str = typer.Option("wwb", "--format", help=f"Who wrote them: wwb, {', '.join(FORMATS)}."),
     commit: str | None = typer.Option(
-        None, help="What was measured: a SHA, branch or tag. For other formats than wwb."
+        None, help="What was measured: a SHA, branch or tag; what the file says by default. Not for wwb."
     ),
     program: str | None = typer.Option(None, help="Operator to record them under; the name of the format by default."),
     device: str | None = typer.Option(None, help="Key of the device; what the file says by default."),
@@ -40,16 +44,16 @@ def import_files(
     from warpwatch.db.errors import EngineError
     from warpwatch.server.intake.foreign_results import ForeignFile, ForeignFileError
 
-    if (file_format == "wwb") != (commit is None):
-        typer.echo("--commit and --format go together: files of `warpwatch run` name their own commits", err=True)
+    if file_format == "wwb" and commit is not None:
+        typer.echo("--commit goes with a --format: files of `warpwatch run` name their own commits", err=True)
         raise typer.Exit(2)
     settings, failed = _settings(), False
     try:
         with database_url(settings) as url:
-            for file in files:
+            for file in _expand(files, file_format):
                 left_out: list[str] = []
                 try:
-                    if commit is None:
+                    if file_format == "wwb":
                         is_new = import_file(url, file, repository, fetch=_Mirrors(settings).fetch)
                     else:
                         foreign = ForeignFile(
@@ -114,8 +118,21 @@ def _import_foreign(database_url: str, settings: Settings, file: ForeignFile) ->
         database.close()
 
 
+def _expand(paths: list[Path], file_format: str) -> list[Path]:
+    """The files, and those of the format in folders, in the order of their paths. asv keeps two without results."""
+    ends, others = (".wwb",) if file_format == "wwb" else (".json",), ("machine.json", "benchmarks.json")
+    return [
+        file
+        for path in paths
+        for file in (sorted(path.rglob("*")) if path.is_dir() else [path])
+        if file is path or (file.suffix in ends and file.name not in others and file.is_file())
+    ]
+
+
 def _read(file: Path) -> bytes:
     """The file, or so much of it that its reader sees that it is too long."""
+    if str(file) == "-":
+        return sys.stdin.buffer.read(FILE_LIMIT + 1)
     with file.open("rb") as opened:
         return opened.read(FILE_LIMIT + 1)
 

@@ -29,6 +29,11 @@ SHORTEST_NS, LONGEST_NS = 0.001, 86_400e9
 """A picosecond and a day: no call is shorter or longer."""
 
 
+def is_reported(protocol: str) -> bool:
+    """Whether a program reports the times of a protocol. Those that the harness takes are numbered."""
+    return bool(protocol) and not protocol.isdigit()
+
+
 @dataclass(frozen=True, slots=True)
 class TensorError:
     """How one output or gradient differs from the float64 oracle.

@@ -418,9 +418,10 @@ class RetentionKind(StrEnum):
 class NoticeKind(StrEnum):
     """Kind of event that a channel reports to people.
 
-    confirmed: an operator became slower. broken: an operator fails that passed. settled: nothing is left to be measured
-    for the change. fixed: a later commit ended the change. alarm: a problem blocks measurement. digest: the week, every
-    Monday. test: the channel works, when somebody asks for a test.
+    confirmed: an operator became slower, as a trial shows, or history alone where results were imported. broken: an
+    operator fails that passed. settled: nothing is left to be measured for the change. fixed: a later commit ended the
+    change. alarm: a problem blocks measurement. digest: the week, every Monday. test: the channel works, when somebody
+    asks for a test.
     """
 
     CONFIRMED = "confirmed"

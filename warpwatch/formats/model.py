@@ -8,7 +8,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import pairwise
 from math import inf, isfinite, sqrt
 from statistics import median
 from typing import Any, TypeVar
@@ -31,6 +33,9 @@ MESSAGE_LIMIT = 2000
 """Characters of what a program says of a benchmark that failed."""
 _FEWEST_FOR_INTERVAL = 6
 _NUMBER = re.compile(r"-?\d{1,15}")
+_SHA = re.compile(r"[0-9a-f]{7,64}")
+_ASSIGNMENT = re.compile(r"\s*window\.[A-Za-z_]+\s*=\s*(?={)")
+"""What a page's script writes before the JSON that it keeps."""
 _ASSIGNED_HOSTS = (
     (re.compile(r"fv-az[\d-]+|runnervm\w+|(Mac|sat12)-\d+.*"), "GitHub-hosted runner"),
     (re.compile(r"runner-[\w-]+-project-\d+.*"), "GitLab runner"),
@@ -95,7 +100,8 @@ class ForeignResults:
     """All results of one file.
 
     device_name: "" where the file does not say. facts: what it says of the machine. left_out: what could not be read
-    and belongs to no benchmark, a sentence for each part.
+    and belongs to no benchmark, a sentence for each part. commit: that the file says it measured, "" where it does not.
+    is_dirty: whether the file says that changes lay over it. measured_at: None where the file does not say.
     """
 
     format: str
@@ -104,6 +110,9 @@ class ForeignResults:
     facts: dict[str, Any]
     benchmarks: list[ForeignBenchmark]
     left_out: list[str] = field(default_factory=list)
+    commit: str = ""
+    is_dirty: bool = False
+    measured_at: datetime | None = None
 
     def list_faults(self) -> list[str]:
         """What of the file could not be read: what belongs to no benchmark, and the benchmarks that are unreadable."""
@@ -155,6 +164,8 @@ def _without_greeting(text: str) -> str:
     """What follows the lines that a program printed before the first one that begins a JSON object."""
     if text.startswith("{"):
         return text
+    if assigned := _ASSIGNMENT.match(text):
+        return text[assigned.end() :]
     start = text.find("\n{")
     return text[start + 1 :] if start >= 0 else text
 
@@ -243,7 +254,7 @@ def timed(
     if middle < SHORTEST_NS:
         # Programs say so of a benchmark that the compiler left empty. It must not cost the others.
         return ForeignBenchmark(name, Status.SKIPPED, f"{middle:g} ns: it does nothing", sizes=sizes or {})
-    low, high = _interval(ordered)
+    low, high = _interval(ordered, middle)
     quarter = len(ordered) // 4
     spread = (ordered[-1 - quarter] - ordered[quarter]) / middle
     kept = [sample for sample in samples_ns if sample >= SHORTEST_NS] or [middle]
@@ -269,6 +280,31 @@ def spread_by(benchmark: ForeignBenchmark, deviation_ns: float | None, count: in
     high = min(LONGEST_NS, benchmark.median_ns + half)
     # The interquartile range of a normal distribution is 1.349 deviations.
     return replace(benchmark, low_ns=low, high_ns=high, noise=1.349 * abs(deviation_ns) / benchmark.median_ns)
+
+
+def bounded(benchmark: ForeignBenchmark, low_ns: float, high_ns: float) -> ForeignBenchmark:
+    """The benchmark with the interval that its program gave, as far as it holds the time; as it is where the interval
+    is infinite."""
+    if benchmark.status is not Status.OK or not (isfinite(low_ns) and isfinite(high_ns)):
+        return benchmark
+    low, high = sorted((low_ns, high_ns))
+    low = min(max(SHORTEST_NS, low), benchmark.median_ns)
+    high = max(min(LONGEST_NS, high), benchmark.median_ns)
+    return replace(benchmark, low_ns=low, high_ns=high, noise=(high - low) / benchmark.median_ns)
+
+
+def commit_of(value: object) -> str:
+    """The id of a commit that a file names; "" for anything else, which git must not see."""
+    return value if isinstance(value, str) and _SHA.fullmatch(value) else ""
+
+
+def moment_of(milliseconds: object) -> datetime | None:
+    """A time in milliseconds since 1970; None for what is none, or lies ahead."""
+    try:
+        moment = datetime.fromtimestamp(number(milliseconds, "date") / 1000, UTC)
+    except (FormatError, OverflowError, OSError, ValueError):
+        return None
+    return moment if moment <= datetime.now(UTC) else None
 
 
 def deviation(value: object) -> float | None:
@@ -344,13 +380,17 @@ def expect_usable(results: ForeignResults) -> ForeignResults:
     return usable
 
 
-def _interval(ordered: list[float]) -> tuple[float, float]:
-    """The 95 % interval of the median of sorted samples, by their ranks; all of them where they are few."""
+def _interval(ordered: list[float], middle: float) -> tuple[float, float]:
+    """The 95 % interval of the median of sorted samples, by their ranks; all of them where they are few.
+
+    Where most samples repeat others, a coarse clock took them, and none of them is exact: the interval holds half a
+    tick of the clock to either side.
+    """
     count = len(ordered)
-    if count < _FEWEST_FOR_INTERVAL:
-        return ordered[0], ordered[-1]
-    rank = max(0, int((count - 1.96 * sqrt(count)) / 2))
-    return ordered[rank], ordered[count - 1 - rank]
+    rank = max(0, int((count - 1.96 * sqrt(count)) / 2)) if count >= _FEWEST_FOR_INTERVAL else 0
+    gaps = [after - before for before, after in pairwise(ordered) if after > before]
+    half_tick = min(gaps, default=0.0) / 2 if 2 * len(gaps) < count else 0.0
+    return min(ordered[rank], middle - half_tick), max(ordered[count - 1 - rank], middle + half_tick)
 
 
 def _short(value: object) -> str:

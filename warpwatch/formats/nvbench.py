@@ -47,7 +47,8 @@ def read(values: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignResults:
     states = list(_states(values, left_out))
     # Cards of the host that nothing ran on are none of the results'.
     used = list(dict.fromkeys(whole(state.get("device")) for _, state in states))
-    device = models.get(used[0] if used else None, {})
+    # A state that names no known card says nothing of the others.
+    device = next((models[ordinal] for ordinal in used if ordinal in models), {})
     name = str(device.get("name", ""))
 
     def key(item: tuple[str, dict[str, Any]]) -> str:
@@ -58,7 +59,7 @@ def read(values: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignResults:
 
     def read_state(key: str, item: tuple[str, dict[str, Any]]) -> ForeignBenchmark:
         model = str(models.get(whole(item[1].get("device")), {}).get("name", ""))
-        return replace(_benchmark(key, item[1], sidecars), device="" if model == name else model)
+        return replace(_benchmark(key, item[1], sidecars), device="" if model in ("", name) else model)
 
     benchmarks = read_rows(states, key, read_state, left_out)
     named = sorted(set(sidecar_names(values)))

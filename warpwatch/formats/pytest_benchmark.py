@@ -8,6 +8,7 @@ from typing import Any
 from warpwatch.formats.model import (
     ForeignBenchmark,
     ForeignResults,
+    commit_of,
     deviation,
     expect_version,
     invalid,
@@ -49,7 +50,10 @@ def read(values: dict[str, Any], _: dict[str, bytes]) -> ForeignResults:
 
     benchmarks = read_rows(rows, name, _benchmark, left_out)
     model = brand if isinstance(brand, str) else ""
-    return ForeignResults("pytest-benchmark", "cpu", model, facts, benchmarks, left_out)
+    given = values.get("commit_info")
+    info = given if isinstance(given, dict) else {}
+    commit, is_dirty = commit_of(info.get("id")), bool(info.get("dirty"))
+    return ForeignResults("pytest-benchmark", "cpu", model, facts, benchmarks, left_out, commit, is_dirty)
 
 
 def _benchmark(name: str, row: dict[str, Any]) -> ForeignBenchmark:

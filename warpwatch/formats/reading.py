@@ -1,11 +1,12 @@
-"""Reads a file of results in a format by name."""
+"""Reads a file of results in a format by name: those of one commit, or a history of many."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from warpwatch.formats import google_benchmark, nvbench, plain, pytest_benchmark
+from warpwatch.formats import asv, bencher, github_action, google_benchmark, nvbench, plain, pytest_benchmark
 from warpwatch.formats.model import ForeignResults, FormatError, FormatFault, expect_usable, parse_json
 
 _READERS: dict[str, Callable[[dict[str, Any], dict[str, bytes]], ForeignResults]] = {
@@ -13,14 +14,40 @@ _READERS: dict[str, Callable[[dict[str, Any], dict[str, bytes]], ForeignResults]
     "nvbench": nvbench.read,
     "google-benchmark": google_benchmark.read,
     "pytest-benchmark": pytest_benchmark.read,
+    "asv": asv.read,
+    "bencher": bencher.read,
 }
-FORMATS = tuple(_READERS)
+_HISTORIES: dict[str, Callable[[dict[str, Any]], list[ForeignResults]]] = {
+    "github-action-benchmark": github_action.read_history
+}
+FORMATS = (*_READERS, *_HISTORIES)
+PROGRAM_FORMATS = tuple(_READERS)
+"""Formats that one run of a program writes; files of the others hold the results of many commits."""
 DEVICE_KINDS: Mapping[str, str] = {name: "cuda" if name == "nvbench" else "cpu" for name in FORMATS}
 """The kind of device that a format measures, where the file does not say."""
 SIDECARS_LIMIT = 256 * 2**20
 """Bytes of all files of samples of one JSON."""
 Fetch = Callable[[str], bytes | None]
 """Reads a file of samples by its path relative to the JSON; None where there is none."""
+
+
+def read_history(name: str, data: bytes, fetch: Fetch = lambda _: None) -> list[ForeignResults]:
+    """The results in `data`, a file of the format `name`, by commit; FormatError where nothing of it can be read.
+
+    fetch: see read_results.
+    """
+    if name not in _HISTORIES:
+        return [read_results(name, data, fetch)]
+    usable, faults = [], []
+    for results in _HISTORIES[name](parse_json(data)):
+        try:
+            usable.append(expect_usable(results))
+        except FormatError as error:
+            faults.append(error)
+    if not usable:
+        raise faults[0]
+    left_out = [*usable[0].left_out, *(error.message for error in faults)]
+    return [replace(usable[0], left_out=left_out), *usable[1:]]
 
 
 def read_results(name: str, data: bytes, fetch: Fetch = lambda _: None) -> ForeignResults:
@@ -32,7 +59,9 @@ def read_results(name: str, data: bytes, fetch: Fetch = lambda _: None) -> Forei
     """
     reader = _READERS.get(name)
     if reader is None:
-        raise FormatError(FormatFault.UNKNOWN_FORMAT, f"there is no format {name!r}", f"use {', '.join(FORMATS)}")
+        remedy = f"use {', '.join(PROGRAM_FORMATS if name in FORMATS else FORMATS)}"
+        fault = "is of many commits" if name in FORMATS else "is unknown"
+        raise FormatError(FormatFault.UNKNOWN_FORMAT, f"the format {name!r} {fault}", remedy)
     values = parse_json(data)
     sidecars: dict[str, bytes] = {}
     for path in nvbench.sidecar_names(values) if name == "nvbench" else ():

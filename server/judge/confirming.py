@@ -1,0 +1,66 @@
+"""Asks for the comparison of a change that only imported results show, by the program that the repository has."""
+
+from __future__ import annotations
+
+from warpwatch import git
+from warpwatch.contract.measurement import is_reported
+from warpwatch.db.database import Database
+from warpwatch.db.reads import judging
+from warpwatch.db.reads.judging import RegressionFacts
+from warpwatch.db.regressions import may_compare
+from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
+from warpwatch.server.judge.writing import VerdictWriter
+from warpwatch.server.verdicts.context import RegressionContext
+from warpwatch.server.verdicts.table import next_step
+from warpwatch.settings import Settings
+
+
+class NotComparableError(ValueError):
+    """A change of imported results cannot be compared here. remedy: what to do about it."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(f"{message}; {remedy}")
+        self.message = message
+        self.remedy = remedy
+
+
+def compare_imported(database: Database, settings: Settings, regression_id: int) -> None:
+    """Asks for a trial of the change, which then goes the way of a measured suspicion; NotComparableError where nothing
+    here could answer. The regression must exist."""
+    with database.session() as session:
+        if not may_compare(session, regression_id):
+            raise NotComparableError(
+                "no worker can decide it, or it is no suspicion from imported results alone",
+                "start a worker on its device, or import with --device and the key of one that has a worker",
+            )
+        facts = judging.read_facts(session, regression_id)
+    # git may have to fetch, so no transaction is open meanwhile.
+    try:
+        mirror = git.update_mirror(
+            facts.regression.repository_url, settings.home, settings.destinations, git.REQUEST_SECONDS
+        )
+        for sha in (facts.regression.base_sha, facts.regression.head_sha):
+            _expect_program(parse_project(git.read_file(mirror, sha, FILE_NAME)), facts, sha)
+    except (git.GitError, ProjectError) as error:
+        raise NotComparableError(str(error), "mend it, or compare by `warpwatch run --kinds compare`") from error
+    regression = facts.regression
+    ids = {regression.base_sha: regression.base_commit_id, regression.head_sha: regression.head_commit_id}
+    with database.session() as session:
+        writer = VerdictWriter(session, regression.operator_id, regression.device_id, ids)
+        writer.write_steps(facts, [next_step(RegressionContext(facts))])
+
+
+def _expect_program(project: Project, facts: RegressionFacts, sha: str) -> None:
+    """NotComparableError unless a commit has the program whose results were imported. What `warpwatch run` measured is
+    an operator of the repository, which any worker measures."""
+    protocols = {member.protocol for member in facts.members}
+    if not any(map(is_reported, protocols)):
+        return
+    name = facts.regression.operator
+    program = project.program(name)
+    if program is None or {program.format} != protocols:
+        written = " and ".join(sorted(protocols))
+        raise NotComparableError(
+            f"{FILE_NAME} of {sha[:12]} has no program {name!r} that writes {written}",
+            "add it there, and import under its name (--program)",
+        )

@@ -1,0 +1,76 @@
+"""A team that only imports results: a slow-down shows everywhere that a measured one does, as suspected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.builders import Lab, make_repository
+from tests.server.forges import Forge
+from tests.server.listener import listening
+from tests.server.test_foreign import SUSPECTED, post, results
+from tests.server.test_forge import forge, linked, notifier, settings
+from warpwatch import git
+from warpwatch.db.database import Database
+from warpwatch.server.http.alarm_cache import Alarms
+from warpwatch.server.judge import Judge
+from warpwatch.server.threads.channel_notifier import ChannelNotifier
+from warpwatch.server.threads.forge_notifier import ForgeNotifier
+from warpwatch.settings import Settings
+
+__all__ = ["forge", "linked", "notifier", "settings"]
+COMMITS, STEP = 24, 16
+"""Files, and the index of the first slower one."""
+
+
+@pytest.fixture
+def lab(database: Database, tmp_path: Path) -> Lab:
+    source = tmp_path / "source"
+    return Lab(database, source, make_repository(source, COMMITS), tmp_path)
+
+
+@pytest.mark.usefixtures("linked")
+def test_a_step_at_the_seventeenth_of_24_files_is_told_everywhere(
+    client: TestClient, lab: Lab, settings: Settings, database: Database, forge: Forge, notifier: ForgeNotifier
+) -> None:
+    git.update_mirror(str(lab.source), settings.home)
+    judge, people = Judge(settings, database), ChannelNotifier(settings, database, Alarms(settings), first_pause=0)
+    imported: list[int] = []
+    with listening() as heard:
+        channel = {
+            "repository": "kernels",
+            "name": "on-call",
+            "url": heard.url,
+            "kinds": ["confirmed"],
+            "secret": 20 * "s",
+        }
+        assert client.post("/api/v1/channels", json=channel).status_code == 201
+        for index, sha in enumerate(lab.shas):
+            microseconds = (130.0 if index >= STEP else 100.0) + 0.1 * (index % 3)
+            answer = post(client, sha, results(microseconds))
+            assert answer.status_code == 201, answer.text
+            imported.append(answer.json()["submission_id"])
+            if index >= STEP - 1:
+                judge.sweep()
+                notifier.sweep()
+        people.sweep()
+        people._pool.shutdown()
+        titles = [body["title"] for _, _, body in heard.messages]
+    (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
+    assert (row["phase"], row["base_sha"], row["head_sha"]) == ("unpaired", lab.shas[STEP - 1], lab.shas[STEP])
+    assert len(titles) == 1
+    assert "sums on test-cpu" in titles[0]
+    assert titles[0].endswith("suspected, cannot be confirmed")
+    kernels = {"repository": "kernels"}
+    overview = client.get("/", params=kernels).text
+    assert f"/regressions/{row['id']}" in overview
+    assert "cannot be confirmed" in client.get("/regressions", params=kernels | {"tab": "suspected"}).text
+    assert "1 suspected" in client.get("/api/v1/badges/kernels.svg").text
+    report = client.get(f"/api/v1/submissions/{imported[STEP]}/report").json()
+    assert [item["kind"] for item in report["rows"]] == ["suspected"]
+    runs = {run["head_sha"]: run for run in forge.check_runs.values()}
+    assert set(runs) == set(lab.shas)
+    shown = [lab.shas.index(sha) for sha, run in runs.items() if "suspected" in run["output"]["title"]]
+    assert shown == [STEP], "the commit itself, as soon as its file is there"
