@@ -263,7 +263,7 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
         "our kernels, the context's products computed once: one launch for products and cell, one for the "
         "logits; gradients by a library"
     ),
-    outcome="the fastest with one row: a step is two launches; the gradient loses to v2's",
+    outcome="a step is two launches",
     native=True,
     unsupported=native_unsupported,
     prepare=context,
@@ -362,7 +362,6 @@ def whole_unsupported(case: Case, device: DeviceKind) -> str | None:
         "v3 with gradients by our kernels, each weight read once and its gradient written once, whole; more than eight "
         "rows by tiles on tensor cores, each float as a sum of two tf32 numbers"
     ),
-    outcome="the fastest on an H200 with 128 rows; with one row the fastest gradient",
     native=True,
     unsupported=whole_unsupported,
     prepare=detached_context,
@@ -398,7 +397,7 @@ def triton_reason(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "triton",
     idea="split with products and cell in Triton",
-    outcome="loses to all other variants: its tiles are made for more rows",
+    outcome="its tiles are made for more rows",
     unsupported=triton_reason,
     prepare=context,
 )

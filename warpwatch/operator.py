@@ -94,8 +94,8 @@ class Variant:
     function(**inputs) -> the same results as the reference's, in the same order.
     devices -> kinds of devices that it can run on.
     idea -> one line on how it computes.
-    outcome -> one line of words on why the idea won or lost: against which variant, at which hardware limit. It holds
-        no measured figures: the operator's page shows those from stored results beside it.
+    outcome -> one line of words on what limits the idea, such as memory bandwidth. It holds no figures and ranks no
+        variants: the operator's page computes both from stored results of the device that it shows.
     unsupported(case, device) -> the reason why it cannot run there, or None.
     native -> whether it calls the operator's own library, which the harness builds and loads first.
     prepare(**inputs) -> further keyword arguments for `function` (a converted format, a plan, an autotuned choice). It

@@ -29,7 +29,7 @@ from warpwatch.server.figures.size_axis import SizeGroup, SizeQuantity, fastest_
 from warpwatch.server.figures.small_multiples import case_statement
 from warpwatch.server.figures.speedups import baseline_of, case_speedups, standings, variant_speedups
 from warpwatch.server.http.problems import not_found
-from warpwatch.server.reports.formats import share, states_figure, variant_order
+from warpwatch.server.reports.formats import share, states_result, variant_order
 from warpwatch.server.verdicts.statements import Statement, worst_statement
 from warpwatch.server.web.choices import Text, choose_bench
 from warpwatch.server.web.history import View, commits_tab
@@ -226,7 +226,7 @@ def now_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, A
         "speedups_json": query(f"/api/v1/operators/{operator.name}/speedups", **filters, suite=suite),
         "entries": entries,
         "standings": standings(cells),
-        "notes": {name: text for name, row in entries.items() if (text := row["outcome"]) and not states_figure(text)},
+        "notes": {name: text for name, row in entries.items() if (text := row["outcome"]) and not states_result(text)},
         "ceilings": ceiling_rows(cells, frame.styles),
         "is_above": has_share_above_ceiling(cells),
         "swatches": swatches(frame, shown),

@@ -183,8 +183,8 @@ def test_variants_are_ranked_by_wins_then_by_their_distance() -> None:
     assert rank_variants(cells) == ["v2", "v3", "v1"]
     assert standings(cells) == {
         "v1": "2.03× the time of the fastest in 2 cases",
-        "v2": "fastest in 2 of 3 cases; 1.04× next",
-        "v3": "fastest in 1 of 2 cases; 1.03× next",
+        "v2": "fastest in 2 of 3 cases, 1.04× the next",
+        "v3": "fastest in 1 of 2 cases, 1.03× the next",
     }
     assert standings([cell("n=1", "v1", 1.0)]) == {"v1": "fastest in 1 of 1 case"}
 
