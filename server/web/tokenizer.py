@@ -17,7 +17,7 @@ from warpwatch.server.http.problems import FieldError, Problem, documented
 from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.render import PageScope, Scope
 
-MOST_SYMBOLS, MOST_MERGES = 200_000, 2000
+MOST_SYMBOLS, MOST_STRINGS, MOST_MERGES = 50_000, 2000, 2000
 MOST_WORK = 5_000_000
 """Symbols times merges, which take about a second."""
 Text = Annotated[str, Field(max_length=MOST_SYMBOLS)]
@@ -28,7 +28,7 @@ class TrainRequest(BaseModel):
     """A corpus and how many pairs of tokens to merge."""
 
     model_config = ConfigDict(extra="forbid")
-    strings: list[Text] = Field(min_length=1, max_length=10_000, description="Pairs never span two strings.")
+    strings: list[Text] = Field(min_length=1, max_length=MOST_STRINGS, description="Pairs never span two strings.")
     merges: int = Field(100, ge=0, le=MOST_MERGES)
 
 
@@ -37,7 +37,7 @@ class EncodeRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     tokenizer: File
-    strings: list[Text] = Field(max_length=10_000)
+    strings: list[Text] = Field(max_length=MOST_STRINGS)
 
 
 class DecodeRequest(BaseModel):
@@ -45,7 +45,7 @@ class DecodeRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     tokenizer: File
-    tokens: list[Annotated[list[int], Field(max_length=MOST_SYMBOLS)]] = Field(max_length=10_000)
+    tokens: list[Annotated[list[int], Field(max_length=MOST_SYMBOLS)]] = Field(max_length=MOST_STRINGS)
 
 
 class TokenizerFile(BaseModel):
@@ -69,7 +69,7 @@ class DecodedStrings(BaseModel):
 api = APIRouter(tags=["tokenizer"])
 
 
-@api.post("/tokenizer/train", responses=documented(422))
+@api.post("/tokenizer/train", responses=documented(413, 422))
 def train_tokenizer(body: TrainRequest) -> TokenizerFile:
     """Train a byte-pair tokenizer on strings, by the rules of the operator bpe_train. Nothing is stored."""
     _refuse_long("strings", body.strings)
@@ -80,7 +80,7 @@ def train_tokenizer(body: TrainRequest) -> TokenizerFile:
     return TokenizerFile(tokenizer=json.loads(train(body.strings, body.merges)))
 
 
-@api.post("/tokenizer/encode", responses=documented(422))
+@api.post("/tokenizer/encode", responses=documented(413, 422))
 def encode_strings(body: EncodeRequest) -> EncodedStrings:
     """Encode strings with a tokenizer that this service, `warpwatch tokenizer` or Hugging Face's tokenizers trained."""
     _refuse_long("strings", body.strings)
@@ -91,7 +91,7 @@ def encode_strings(body: EncodeRequest) -> EncodedStrings:
         raise _refusal("strings", str(error), "use symbols of the corpus that it was trained on") from None
 
 
-@api.post("/tokenizer/decode", responses=documented(422))
+@api.post("/tokenizer/decode", responses=documented(413, 422))
 def decode_tokens(body: DecodeRequest) -> DecodedStrings:
     """Decode tokens to strings."""
     pairs = _read(body.tokenizer)
