@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from warpwatch.byte_pairs import BytePairs, from_json
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Question, case
 
 LETTERS = 20
 LENGTH = 350
@@ -237,6 +237,11 @@ operator = Operator(
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     native=register_native,
     timeout_factor=10,
+    questions=(
+        Question(
+            "What does native training win over Hugging Face's by the size of the corpus?", "symbols", "hf_tokenizers"
+        ),
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, Maker, Operator, both_directions, case
+from warpwatch.operator import Case, Cost, Maker, Operator, Question, both_directions, case
 from warpwatch.peers import triton_unsupported
 
 from ._triton_spmm import TritonSpmm
@@ -159,6 +159,9 @@ operator = Operator(
     depth=depth,
     native=register_native,
     no_special_values="NaN in B meets zeros of A in a dense product and nothing in a sparse one",
+    questions=(
+        Question("From which share of zeros on is a sparse product faster than the dense one?", "sparsity", "v1"),
+    ),
 )
 
 

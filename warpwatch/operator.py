@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from warpwatch.contract.case import Case, Direction, Precision, Size, derive_case
-from warpwatch.contract.catalogue import MOST_TIMEOUT_FACTOR
+from warpwatch.contract.catalogue import MOST_TIMEOUT_FACTOR, Question
 from warpwatch.contract.measurement import Curves
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Maker",
     "Operator",
     "Precision",
+    "Question",
     "Size",
     "Variant",
 ]
@@ -157,6 +158,8 @@ class Operator:
         size that the cases vary.
     timeout_factor -> how many times WARPWATCH_CASE_TIMEOUT a variant may take for one of its cases, 1 to 10; for
         references that take minutes.
+    questions -> questions that the operator's page answers from times over one size, such as from which sparsity on
+        another variant beats the dense one.
     """
 
     name: str
@@ -174,6 +177,7 @@ class Operator:
     uses: tuple[str, ...] = ()
     batch: str = ""
     timeout_factor: float = 1.0
+    questions: tuple[Question, ...] = ()
     variants: dict[str, Variant] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -11,6 +11,8 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
+from warpwatch.contract.catalogue import Question
+from warpwatch.contract.codec import from_json
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.words import StatementDirection, StatementKind
 from warpwatch.db.reads.builds import CodeHistory, read_code_history
@@ -25,7 +27,14 @@ from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure, device_label
 from warpwatch.server.figures.kernel_rows import kernel_rows
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
-from warpwatch.server.figures.size_axis import SizeGroup, SizeQuantity, fastest_summary, size_figure, size_groups
+from warpwatch.server.figures.size_axis import (
+    SizeGroup,
+    SizeQuantity,
+    answer_questions,
+    fastest_summary,
+    size_figure,
+    size_groups,
+)
 from warpwatch.server.figures.small_multiples import case_statement
 from warpwatch.server.figures.speedups import baseline_of, case_speedups, standings, variant_speedups
 from warpwatch.server.http.problems import not_found
@@ -227,6 +236,10 @@ def now_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, A
         "entries": entries,
         "standings": standings(cells),
         "notes": {name: text for name, row in entries.items() if (text := row["outcome"]) and not states_result(text)},
+        "questions": answer_questions(
+            [from_json(Question, question) for question in entry.get("questions", ())],
+            size_groups([*cases.values()], frame.series),
+        ),
         "ceilings": ceiling_rows(cells, frame.styles),
         "is_above": has_share_above_ceiling(cells),
         "swatches": swatches(frame, shown),

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import plotly.graph_objects as plotly
 import pytest
 
+from warpwatch.contract.catalogue import Question
 from warpwatch.db.reads.code import CaseRow
 from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries
 from warpwatch.db.reads.overview import OverviewCell
@@ -19,7 +20,14 @@ from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_
 from warpwatch.server.figures.overview_rows import best_variant
 from warpwatch.server.figures.palette import variant_styles
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
-from warpwatch.server.figures.size_axis import SizeQuantity, crossovers, size_figure, size_groups
+from warpwatch.server.figures.size_axis import (
+    SizeQuantity,
+    answer_questions,
+    compare_over,
+    crossovers,
+    size_figure,
+    size_groups,
+)
 from warpwatch.server.figures.small_multiples import HEIGHT, case_choices, shown_series
 from warpwatch.server.figures.speedups import rank_variants, standings
 
@@ -114,6 +122,42 @@ def test_the_crossover_lies_between_the_cases_around_it() -> None:
     assert (item.winner, item.loser) == ("sparse", "dense")
     # ln 1.2 above at 70, ln 0.2 below at 90: the lines cross a tenth of the way.
     assert item.value == pytest.approx(70 + 20 * 0.1017, abs=0.01)
+
+
+def test_a_declared_question_is_answered_from_the_times_and_is_asked_where_there_are_none() -> None:
+    cases, cells = sparse()
+    questions = [Question("When does sparse win?", "sparsity", "dense"), Question("And over n?", "n", "dense")]
+    answered, unknown = answer_questions(questions, size_groups(cases, cells))
+    sentence = "dense wins below sparsity 72.0; sparse takes 0.200× the time of dense at sparsity 90"
+    assert answered.answers == [("m=64,f32,fwd", sentence)]
+    assert unknown.answers == []
+    assert answer_questions([Question("?", "sparsity", "gone")], size_groups(cases, cells))[0].answers == []
+    (group,) = size_groups(cases, cells)["sparsity"]
+    assert compare_over(group, "sparsity", "sparse") == (
+        "sparse wins from sparsity 72.0; dense takes 5.00× the time of sparse at sparsity 90"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ns", "beginning"),
+    [(300.0, "dense is the fastest at every sparsity"), (30.0, "another variant beats dense at every sparsity")],
+)
+def test_a_question_without_a_crossover_has_an_answer(ns: float, beginning: str) -> None:
+    cases, cells = sparse()
+    cells = [replace(item, median_ns=ns) if item.variant == "sparse" else item for item in cells]
+    (group,) = size_groups(cases, cells)["sparsity"]
+    assert (compare_over(group, "sparsity", "dense") or "").startswith(beginning)
+
+
+def test_sweeps_of_an_operator_that_declares_no_question_answer_which_variant_is_the_fastest() -> None:
+    (question,) = answer_questions([], size_groups(*sparse()))
+    assert question.text == "Which variant is the fastest over sparsity?"
+    assert question.answers == [("m=64,f32,fwd", "sparse beats dense from sparsity 72.0")]
+
+
+def test_a_question_that_no_page_can_show_is_refused() -> None:
+    with pytest.raises(ValueError, match="questions: text must have 1 to 150 letters"):
+        Question("?" * 151, "n", "v1")
 
 
 @pytest.mark.parametrize("quantity", SizeQuantity)
