@@ -183,8 +183,11 @@ def measure(parts: Sequence[Part], folder: Path) -> None:
     began = time.monotonic()
     for number, part in enumerate(missing, 1):
         started = time.monotonic()
-        # warpwatch run gives the file its name when it is complete. It exits 1 where a result is wrong.
-        status = subprocess.run(part.command(folder / part.file), cwd=ROOT, stdout=subprocess.DEVNULL).returncode
+        # It exits 1 where a result is wrong, and 2 where it was interrupted, with a file of what it had measured.
+        output = folder / f"{part.file}.unfinished"
+        status = subprocess.run(part.command(output), cwd=ROOT, stdout=subprocess.DEVNULL).returncode
+        if status in (0, 1) and output.exists():
+            output.rename(folder / part.file)
         minutes = (time.monotonic() - started) / 60
         rest = (time.monotonic() - began) / 60 / number * (len(missing) - number)
         outcome = "" if (folder / part.file).exists() else f", no results (exit {status})"
