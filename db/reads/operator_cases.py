@@ -186,3 +186,34 @@ def list_curves(session: Session, operator_id: int, device_id: int, line: Histor
     """The curves of the newest commit that was checked on a device, the last recorded first."""
     sql = _CURVES.format(line=on_line("results.commit_id"))
     return fetch(session, CheckedCurves, sql, operator_id=operator_id, device_id=device_id, **line.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTime:
+    """The newest time of a variant on a case in one metric."""
+
+    metric: str
+    case: str
+    variant: str
+    median_ns: float
+
+
+_METRIC_TIMES = """
+SELECT DISTINCT ON (series.metric, series.case_id, series.variant_id)
+       series.metric, cases.key AS case, variants.name AS variant, newest.median_ns
+FROM series JOIN cases ON cases.id = series.case_id JOIN variants ON variants.id = series.variant_id
+CROSS JOIN LATERAL (
+    SELECT median_ns, ordinal FROM points WHERE points.series_id = series.id AND {line}
+    ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
+) AS newest
+WHERE series.operator_id = :operator_id AND series.device_id = :device_id AND series.metric = ANY(:metrics)
+ORDER BY series.metric, series.case_id, series.variant_id, newest.ordinal DESC, series.id DESC
+"""
+
+
+def list_metric_times(
+    session: Session, operator_id: int, device_id: int, metrics: list[str], line: HistoryLine
+) -> list[MetricTime]:
+    sql = _METRIC_TIMES.format(line=on_line("points.commit_id"))
+    chosen = {"operator_id": operator_id, "device_id": device_id, "metrics": metrics}
+    return fetch(session, MetricTime, sql, **chosen, **line.parameters)

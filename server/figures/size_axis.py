@@ -11,14 +11,12 @@ from itertools import pairwise
 from math import exp, log, prod
 from typing import Any
 
-from warpwatch.contract.catalogue import Question
 from warpwatch.db.reads.code import CaseRow
 from warpwatch.server.figures.charts import Figure, plain_layout
 from warpwatch.server.figures.palette import VariantStyle, variant_styles
 from warpwatch.server.figures.speedups import TimedSeries, case_speedups
 from warpwatch.server.reports.formats import duration, natural, significant, unit_of, variant_order
 
-SWEEP, MOST_ANSWERS = 3, 4
 LOG_SPREAD = 8
 """From this ratio of the largest to the smallest size on the axis is logarithmic."""
 
@@ -119,23 +117,23 @@ def crossovers(group: SizeGroup) -> list[Crossover]:
         shared = [name for name in group.variants if name in left.cells and name in right.cells]
         if not shared:
             continue
-        loser, winner = (min(shared, key=lambda name: _ns(point, name)) for point in (left, right))
-        before = log(_ns(left, winner) / _ns(left, loser))
-        behind = log(_ns(right, winner) / _ns(right, loser))
+        loser, winner = (min(shared, key=lambda name: time_of(point, name)) for point in (left, right))
+        before = log(time_of(left, winner) / time_of(left, loser))
+        behind = log(time_of(right, winner) / time_of(right, loser))
         if winner == loser or before == behind:
             continue
-        found.append(Crossover(_between(left, right, before / (before - behind), group.is_log), winner, loser))
+        found.append(Crossover(between(left, right, before / (before - behind), group.is_log), winner, loser))
     return found
 
 
-def _between(left: SizePoint, right: SizePoint, share: float, is_log: bool) -> float:
+def between(left: SizePoint, right: SizePoint, share: float, is_log: bool) -> float:
     """The size at a share of the way from one case to the next."""
     if is_log:
         return exp(log(left.value) + share * (log(right.value) - log(left.value)))
     return left.value + share * (right.value - left.value)
 
 
-def _ns(point: SizePoint, variant: str) -> float:
+def time_of(point: SizePoint, variant: str) -> float:
     return point.cells[variant].median_ns or 1.0
 
 
@@ -145,69 +143,8 @@ def fastest_summary(group: SizeGroup, size: str) -> str:
     if items:
         return ", ".join(f"{item.winner} beats {item.loser} from {size} {significant(item.value)}" for item in items)
     cells = group.points[-1].cells
-    fastest = min(cells, key=lambda name: _ns(group.points[-1], name))
+    fastest = min(cells, key=lambda name: time_of(group.points[-1], name))
     return f"{fastest} is the fastest at every size"
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredQuestion:
-    """A question about one size. answers: (what the cases of a group have in common, a sentence), the group with most
-    cases first; none where no two timed cases differ in this size only."""
-
-    text: str
-    size: str
-    answers: list[tuple[str, str]]
-
-
-def answer_questions(declared: Sequence[Question], groups: Mapping[str, Sequence[SizeGroup]]) -> list[AnsweredQuestion]:
-    """What the times say to the questions that an operator declares; of one that declares none, which variant is the
-    fastest over every size that at least SWEEP cases vary."""
-    if declared:
-        return [
-            AnsweredQuestion(
-                question.text,
-                question.size,
-                [
-                    (group.name, sentence)
-                    for group in groups.get(question.size, ())
-                    if (sentence := compare_over(group, question.size, question.against))
-                ][:MOST_ANSWERS],
-            )
-            for question in declared
-        ]
-    swept = {name: [group for group in found if len(group.points) >= SWEEP] for name, found in groups.items()}
-    return [
-        AnsweredQuestion(
-            f"Which variant is the fastest over {name}?",
-            name,
-            [(group.name, fastest_summary(group, name)) for group in found[:MOST_ANSWERS]],
-        )
-        for name, found in swept.items()
-        if found
-    ]
-
-
-def compare_over(group: SizeGroup, size: str, against: str) -> str | None:
-    """From which size on another variant beats `against`, in words; None where they share fewer than two cases."""
-    points = [point for point in group.points if against in point.cells and len(point.cells) > 1]
-    if len(points) < 2:
-        return None
-    rivals = [
-        min((name for name in point.cells if name != against), key=lambda name: _ns(point, name)) for point in points
-    ]
-    leads = [log(_ns(point, rival) / _ns(point, against)) for point, rival in zip(points, rivals, strict=True)]
-    far = f"{rivals[-1]} takes {significant(exp(leads[-1]))}× the time of {against} at {size} {points[-1].text}"
-    if all(lead > 0 for lead in leads):
-        return f"{against} is the fastest at every {size}; {far}"
-    if all(lead <= 0 for lead in leads):
-        return f"another variant beats {against} at every {size}; {far}"
-    turns = [
-        f"{'below' if before > 0 else 'from'} {size} "
-        + significant(_between(left, right, before / (before - behind), group.is_log))
-        for (left, before), (right, behind) in pairwise(zip(points, leads, strict=True))
-        if (before > 0) != (behind > 0)
-    ]
-    return f"{against} wins {' and '.join(turns)}; {far}"
 
 
 def size_figure(

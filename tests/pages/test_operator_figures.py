@@ -13,17 +13,16 @@ import pytest
 
 from warpwatch.contract.catalogue import Question
 from warpwatch.db.reads.code import CaseRow
-from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries
+from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries, MetricTime
 from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.db.trends import RecentPoint
 from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_ceiling
 from warpwatch.server.figures.overview_rows import best_variant
 from warpwatch.server.figures.palette import variant_styles
+from warpwatch.server.figures.questions import answer_metrics, answer_questions, compare_over
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
 from warpwatch.server.figures.size_axis import (
     SizeQuantity,
-    answer_questions,
-    compare_over,
     crossovers,
     size_figure,
     size_groups,
@@ -153,6 +152,22 @@ def test_sweeps_of_an_operator_that_declares_no_question_answer_which_variant_is
     (question,) = answer_questions([], size_groups(*sparse()))
     assert question.text == "Which variant is the fastest over sparsity?"
     assert question.answers == [("m=64,f32,fwd", "sparse beats dense from sparsity 72.0")]
+
+
+def test_the_cost_of_caches_and_launches_is_that_of_the_fastest_variant() -> None:
+    times = [
+        ("cold", "n=1", "v1", 9.0),
+        ("cold", "n=1", "v2", 6.0),
+        ("hot", "n=1", "v1", 1.0),
+        ("hot", "n=1", "v2", 3.0),
+    ]
+    times += [("cold", "n=2", "v1", 4.0), ("hot", "n=2", "v1", 4.0), ("call", "n=2", "v1", 8.0)]
+    assert answer_metrics([MetricTime(*time) for time in times]) == [
+        (
+            "What do cold caches cost?",
+            "Cold data takes 1.50× the time of hot data, the median of 2 cases, most at n=1: 2.00×",
+        )
+    ]
 
 
 def test_a_question_that_no_page_can_show_is_refused() -> None:
