@@ -22,7 +22,7 @@ TESTERS ?= 2
 # Many images switch byte code off, and then every process compiles all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help up ci test shared browsers later timed loop e2e nightly package coverage lint types migrations build check references shots lock vendor format hooks browser clean containers
+.PHONY: help up ci test shared browsers later timed loop e2e nightly package coverage lint types migrations build check references shots examples lock vendor format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -119,6 +119,10 @@ references: $(VENV)/.develop  ## Write docs/reference from the code.
 
 shots: $(VENV)/.develop browser  ## Take the pictures of the documents from the example data.
 	$(BIN)/python -m tests.shots
+
+# An interrupted run goes on where it was when it is started again; with new commits it begins anew.
+examples: $(VENV)/.develop  ## Measure the example data and bench/h200.md on DEVICE; resumable, hours for all on a GPU.
+	$(BIN)/python bench/examples.py --device $(or $(DEVICE),cuda:0) --table bench/h200.md $(ARGS)
 
 lock: $(BIN)/uv constraints.in  ## Choose the newest versions that fit, and pin them in constraints.txt.
 	env -u PIP_FIND_LINKS $(BIN)/$(LOCK) --upgrade --output-file constraints.txt

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -94,18 +95,32 @@ def row(
     return "| " + " | ".join([case, *cells, f"{gain:.2f}×" if gain else "", reached, least]) + " |", gain
 
 
-def table(
-    entry: OperatorEntry, findings: Findings, peaks: dict[str, float], metric: str
-) -> tuple[list[str], list[float]]:
-    """(the lines of an operator, the gains of its cases)."""
-    names = [variant.name for variant in entry.variants]
-    lines = [
-        "| case | " + " | ".join(names) + " | own against the others | roofline | floors |",
-        "|---" * (len(names) + 4) + "|",
-    ]
-    measured = {case for _, case in findings["bench"]}
-    rows = [row(entry, c.key, c.precision, findings, peaks, metric) for c in entry.cases if c.key in measured]
-    return [*lines, *(line for line, _ in rows)], [gain for _, gain in rows if gain]
+def tables(
+    operators: dict[str, tuple[OperatorEntry, Findings, dict[str, float]]],
+    metric: str,
+    chosen: dict[str, list[str]] | None = None,
+) -> Iterator[str]:
+    """The lines of all operators. chosen: cases by operator; by default all that were benched."""
+    gains: list[float] = []
+    for name, (entry, findings, peaks) in sorted(operators.items()):
+        if chosen is not None and name not in chosen:
+            continue
+        names = [variant.name for variant in entry.variants]
+        measured = {case for _, case in findings["bench"]}
+        rows = [
+            row(entry, case.key, case.precision, findings, peaks, metric)
+            for case in entry.cases
+            if case.key in measured and (chosen is None or case.key in chosen[name])
+        ]
+        yield f"## {name}\n"
+        yield f"| case | {' | '.join(names)} | own against the others | roofline | floors |"
+        yield "|---" * (len(names) + 4) + "|"
+        yield from (line for line, _ in rows)
+        yield ""
+        gains += [gain for _, gain in rows if gain]
+    if gains:
+        mean, slower = geometric_mean(gains), sum(gain < 1 for gain in gains)
+        yield f"Geometric mean of own against the others: {mean:.2f}× over {len(gains)} rows; below 1: {slower}"
 
 
 def main() -> None:
@@ -114,16 +129,10 @@ def main() -> None:
     parser.add_argument("--operators", help="separated by commas; default: all")
     parser.add_argument("--metric", default="graph")
     arguments = parser.parse_args()
-    chosen = arguments.operators.split(",") if arguments.operators else None
-    gains: list[float] = []
-    for name, (entry, findings, peaks) in sorted(read(arguments.results).items()):
-        if chosen is None or name in chosen:
-            lines, of_operator = table(entry, findings, peaks, arguments.metric)
-            print(f"## {name}\n\n" + "\n".join(lines) + "\n")
-            gains += of_operator
-    if gains:
-        mean, slower = geometric_mean(gains), sum(gain < 1 for gain in gains)
-        print(f"Geometric mean of own against the others: {mean:.2f}× over {len(gains)} rows; below 1: {slower}")
+    operators = read(arguments.results)
+    if arguments.operators:
+        operators = {name: operators[name] for name in arguments.operators.split(",") if name in operators}
+    print("\n".join(tables(operators, arguments.metric)))
 
 
 if __name__ == "__main__":

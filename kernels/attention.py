@@ -261,7 +261,6 @@ def sdpa_efficient(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 @operator.variant(
     "sdpa_cudnn",
     idea="cuDNN's fused attention",
-    outcome="the fastest in torch on an H200; v2, which lets torch choose, takes the same time",
     devices=("cuda",),
     unsupported=cudnn_unsupported,
 )
@@ -345,7 +344,7 @@ def v3_unsupported(case: Case, device: DeviceKind) -> str | None:
         "scores stay on chip: tiles with an online softmax, and backward recomputes them from the stored sums; "
         "C++: vectors; CUDA: mma.sync, with f32 split into two tf32 numbers"
     ),
-    outcome="loses to cuDNN and FlashAttention on an H200: mma.sync does not reach the rate of Hopper's wgmma",
+    outcome="mma.sync does not reach the rate of Hopper's wgmma",
     native=True,
     unsupported=v3_unsupported,
 )
@@ -365,10 +364,7 @@ def v4_unsupported(case: Case, device: DeviceKind) -> str | None:
         "v3's algorithm with wgmma on Hopper: one warpgroup copies tiles by TMA, the others multiply; "
         "the next scores are computed while values are summed up"
     ),
-    outcome=(
-        "on an H200 beats cuDNN where heads of 128 are causal and is as fast elsewhere; backward loses to it without "
-        "a mask, since it computes the scores once for queries and once for keys so that results repeat to the bit"
-    ),
+    outcome="the gradient computes the scores once for queries and once for keys, so that results repeat to the bit",
     native=True,
     devices=("cuda",),
     unsupported=v4_unsupported,
@@ -428,7 +424,6 @@ def triton_refused(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "triton",
     idea="v3's algorithm: a program owns 64 queries and loops over the keys",
-    outcome="beats FlashAttention on an H200, forward and backward; loses to cuDNN",
     unsupported=triton_refused,
 )
 def triton_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Question, both_directions, case
 from warpwatch.peers import compile_unsupported
 
 from . import _bert_swap, cublas_matmul, spmm
@@ -202,6 +202,11 @@ operator = Operator(
     native=register_native,
     no_special_values="NaN of a padded token meets weights of zero in some variants, and nothing in others",
     uses=("cublas_matmul", "spmm"),
+    questions=(
+        Question(
+            "From which share of zeros on is a layer with sparse weights faster than the dense one?", "sparsity", "v1"
+        ),
+    ),
 )
 
 

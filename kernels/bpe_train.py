@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import json
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
+from warpwatch.byte_pairs import BytePairs, from_json
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Question, case
 
 LETTERS = 20
 LENGTH = 350
@@ -237,6 +237,11 @@ operator = Operator(
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     native=register_native,
     timeout_factor=10,
+    questions=(
+        Question(
+            "What does native training win over Hugging Face's by the size of the corpus?", "symbols", "hf_tokenizers"
+        ),
+    ),
 )
 
 
@@ -302,7 +307,6 @@ def one_thread_unsupported(case: Case, _device: DeviceKind) -> str | None:
 @operator.variant(
     "v3",
     idea="C++ that corrects only the counts around each merge: positions kept per pair, a lazy heap, one thread",
-    outcome="beats Hugging Face's trainer in time and in memory, on one thread against all",
     native=True,
     devices=("cpu",),
     unsupported=one_thread_unsupported,
@@ -333,7 +337,6 @@ def as_text(symbols: Tensor, offsets: Tensor, merges: int) -> dict[str, Any]:
 @operator.variant(
     "hf_tokenizers",
     idea="the trainer of Hugging Face's tokenizers, in Rust on all cores; it breaks ties as we do",
-    outcome="loses to v3 in time and in memory",
     devices=("cpu",),
     unsupported=tokenizers_unsupported,
     prepare=as_text,
@@ -344,64 +347,7 @@ def hf_tokenizers(symbols: Tensor, offsets: Tensor, merges: int, strings: list[s
     alphabet = len(set(symbols.tolist()))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.train_from_iterator(strings, trainers.BpeTrainer(vocab_size=alphabet + merges, show_progress=False))
-    return _as_rows(from_json(tokenizer.to_str()).merges.tolist(), merges)
-
-
-def texts(alphabet: str, merges: Tensor) -> list[str]:
-    """The text of every token; `alphabet` has the characters of the first ones."""
-    tokens = list(alphabet)
-    for left, right in merges.tolist():
-        if left >= 0:
-            tokens.append(tokens[left] + tokens[right])
-    return tokens
-
-
-STAGES = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-OPTIONS = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
-
-
-def to_json(alphabet: str, merges: Tensor) -> str:
-    """A tokenizer as Hugging Face's tokenizers save it in `tokenizer.json`.
-
-    The format numbers texts: of two merges that give the same text, both have the number of the first.
-    """
-    tokens = texts(alphabet, merges)
-    pairs = [[tokens[left], tokens[right]] for left, right in merges.tolist() if left >= 0]
-    numbers: dict[str, int] = {}
-    for number, token in enumerate(tokens):
-        numbers.setdefault(token, number)
-    model = {"type": "BPE", "vocab": numbers, "merges": pairs}
-    return json.dumps({"version": "1.0", **dict.fromkeys(STAGES), "added_tokens": [], "model": model})
-
-
-class BytePairs(NamedTuple):
-    """A tokenizer as it is read from a file: the number of each text, the pairs in the order of merging, and the number
-    that each pair becomes."""
-
-    numbers: dict[str, int]
-    merges: Tensor
-    merged: Tensor
-
-    @property
-    def alphabet(self) -> str:
-        return "".join(sorted((token for token in self.numbers if len(token) == 1), key=self.numbers.__getitem__))
-
-
-def from_json(text: str) -> BytePairs:
-    """The tokenizer in such a file; ValueError when it holds no plain byte-pair model."""
-    given = json.loads(text)
-    model = given["model"]
-    if model.get("type") != "BPE":
-        raise ValueError(f"the file holds a model of type {model.get('type')} and not BPE")
-    if steps := [name for name in (*STAGES, "added_tokens") if given.get(name)]:
-        raise ValueError(f"the file changes text besides merging pairs: {', '.join(steps)}")
-    if options := [name for name in OPTIONS if model.get(name)]:
-        raise ValueError(f"the model has options besides its merges: {', '.join(options)}")
-    numbers = model["vocab"]
-    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-    merges = torch.tensor([[numbers[left], numbers[right]] for left, right in pairs], dtype=torch.int32).view(-1, 2)
-    merged = torch.tensor([numbers[left + right] for left, right in pairs], dtype=torch.int32)
-    return BytePairs(numbers, merges, merged)
+    return _as_rows(from_json(tokenizer.to_str()).merges, merges)
 
 
 def encode(symbols: Tensor, offsets: Tensor, pairs: BytePairs) -> tuple[Tensor, Tensor]:
@@ -416,5 +362,7 @@ def encode(symbols: Tensor, offsets: Tensor, pairs: BytePairs) -> tuple[Tensor, 
     tokens = table[symbols.long()]
     if bool((tokens < 0).any()):
         raise ValueError(f"the tokenizer does not know {chr(int(symbols[tokens < 0][0]))!r}")
-    encoded, ends = torch.ops.warpwatch.bpe_encode(tokens, offsets, pairs.merges, pairs.merged)
+    merges = torch.tensor(pairs.merges, dtype=torch.int32).view(-1, 2)
+    merged = torch.tensor(pairs.merged, dtype=torch.int32)
+    encoded, ends = torch.ops.warpwatch.bpe_encode(tokens, offsets, merges, merged)
     return encoded[: int(ends[-1])], ends

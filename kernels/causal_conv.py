@@ -173,7 +173,7 @@ def fast_length(least: int) -> int:
         "the Toeplitz matrix stays in registers, one number per distance; C++: tiles of vectors; CUDA: tiles of "
         "32 rows by 256 time steps"
     ),
-    outcome="beats v1; loses to v2, whose transform does fewer operations",
+    outcome="v2's transform does fewer operations",
     native=True,
     unsupported=lambda case, device: "computes in f32: see the f32 case" if case.precision == "tf32" else None,
 )
@@ -187,7 +187,6 @@ def v3(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
         "Toeplitz tiles on tensor cores in tf32: the fragments of 64 inputs hold 30 different numbers; the "
         "filter's gradient is summed along diagonals"
     ),
-    outcome="the fastest in tf32, forward and backward",
     native=True,
     devices=("cuda",),
     unsupported=lambda case, device: (
@@ -209,7 +208,6 @@ def f32_only(case: Case, _device: DeviceKind) -> str | None:
         "v4's tiles with each float as a sum of two tf32 numbers, and no more batch rows in a tile than there are; the "
         "filter's gradient is v3's"
     ),
-    outcome="the fastest in f32 on an H200 with a thousand channels and elements",
     native=True,
     devices=("cuda",),
     unsupported=f32_only,
@@ -237,10 +235,7 @@ def conv_triton_unsupported(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "triton",
     idea="tiles of the Toeplitz matrix gathered from w, then tl.dot",
-    outcome=(
-        "beats compile; close behind v4 forward, far behind it backward, where the filter's gradient uses no "
-        "tensor cores"
-    ),
+    outcome="the filter's gradient uses no tensor cores",
     unsupported=conv_triton_unsupported,
     no_special_values=_TRIANGLE,
 )

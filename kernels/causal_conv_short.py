@@ -155,9 +155,7 @@ def v2(x: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
         "one pass over memory, with SiLU and its derivative; C++: rows over threads; CUDA: 16 bytes per thread, "
         "all gradients in one pass"
     ),
-    outcome=(
-        "the fastest forward and backward: it reads and writes each element once, and memory bandwidth is the limit"
-    ),
+    outcome="it reads and writes each element once, and memory bandwidth is the limit",
     native=True,
 )
 def v3(x: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
@@ -173,7 +171,6 @@ def compiled_v2(x: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor
 @operator.variant(
     "triton",
     idea="one program per 1024 elements of a row, a masked load per tap",
-    outcome="forward close behind compile; backward loses to v3 and compile",
     unsupported=triton_unsupported,
 )
 def triton_conv(x: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:

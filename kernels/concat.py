@@ -201,7 +201,7 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "v3",
     idea="our product reads x part by part: one launch, one pass over W, no concatenation",
-    outcome="the fastest for one row: one launch instead of a concatenation and a product",
+    outcome="one launch instead of a concatenation and a product",
     native=True,
     unsupported=native_unsupported,
 )
@@ -246,7 +246,6 @@ def f32_only(case: Case, device: DeviceKind) -> str | None:
         "tiles on tensor cores, each float as a sum of two tf32 numbers; the parts are segments of one sum, and where "
         "tiles are few, the blocks of a cluster share it"
     ),
-    outcome="the fastest with 128 rows on an H200 forward; backward behind v1 and compile",
     native=True,
     devices=("cuda",),
     unsupported=f32_only,
@@ -270,7 +269,6 @@ def triton_reason(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "triton",
     idea="one launch of tl.dot per part, which adds to the sums of the parts before",
-    outcome="loses to compile and v2 forward, and to v1 backward",
     unsupported=triton_reason,
 )
 def triton_concat(parts: Sequence[Tensor], w: Tensor) -> Tensor:

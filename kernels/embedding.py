@@ -197,7 +197,6 @@ def v2(weight: Tensor, indices: Tensor, padding: int | None) -> Tensor:
         "CUDA: a warp per row, gradients by atomic additions of four floats; C++: indices sorted by counting, "
         "columns over threads"
     ),
-    outcome="the gradient beats F.embedding's and loses to compile's",
     native=True,
 )
 def v3(weight: Tensor, indices: Tensor, padding: int | None) -> Tensor:
@@ -207,7 +206,7 @@ def v3(weight: Tensor, indices: Tensor, padding: int | None) -> Tensor:
 @operator.variant(
     "v4",
     idea="deterministic: indices sorted, frequent ones summed in chunks, each row of the gradient written once",
-    outcome="the gradient is deterministic for little more time than v3's",
+    outcome="the gradient is deterministic",
     native=True,
     devices=("cuda",),
     unsupported=lambda case, device: "looks rows up as v3 does" if case.direction == "fwd" else None,
@@ -224,7 +223,6 @@ def compiled_v2(weight: Tensor, indices: Tensor, padding: int | None) -> Tensor:
 @operator.variant(
     "triton",
     idea="one program per index; gradients by atomic additions in float32",
-    outcome="the gradient is as fast as compile's",
     unsupported=triton_unsupported,
 )
 def triton_embedding(weight: Tensor, indices: Tensor, padding: int | None) -> Tensor:

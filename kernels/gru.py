@@ -200,7 +200,7 @@ def flatten(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> dict[str, Any]:
 @operator.variant(
     "cudnn",
     idea="torch.nn.GRU on cuDNN, its weights packed into one buffer beforehand",
-    outcome="loses to v3 with many rows; its f32 gates round more coarsely than products in f32",
+    outcome="its f32 gates round more coarsely than products in f32",
     devices=("cuda",),
     prepare=flatten,
 )
@@ -236,7 +236,6 @@ def full_precision_only(case: Case, device: DeviceKind) -> str | None:
         "C++: each thread takes its rows through all steps without a barrier; CUDA: a library product and one "
         "cell kernel of ours per step"
     ),
-    outcome="with many rows between cuDNN and compile forward, and the fastest backward",
     native=True,
     unsupported=full_precision_only,
 )
@@ -258,10 +257,7 @@ def resident_only(case: Case, _device: DeviceKind) -> str | None:
         "one launch per layer: each block keeps its units' weights in shared memory; the blocks of a batch row "
         "meet at a barrier after every step"
     ),
-    outcome=(
-        "the fastest with one row, where launches are the limit; with many rows the products are, and it is no "
-        "faster than v3"
-    ),
+    outcome="with one row launches are the limit, with many rows the products are",
     native=True,
     devices=("cuda",),
     unsupported=resident_only,
@@ -308,7 +304,6 @@ def triton_reason(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "triton",
     idea="a library product and one Triton kernel for the cells, per step",
-    outcome="as fast as v3 forward, close behind it backward",
     unsupported=triton_reason,
 )
 def triton_gru(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:

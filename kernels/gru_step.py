@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Question, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from . import _recurrent, matmul
@@ -193,6 +193,7 @@ operator = Operator(
     by_torch=by_torch,
     native=register_all,
     uses=("gru_step", "matmul"),
+    questions=(Question("Up to which batch does a decoder step of our own beat cuDNN?", "batch", "cudnn"),),
 )
 
 
@@ -263,7 +264,7 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
         "our kernels, the context's products computed once: one launch for products and cell, one for the "
         "logits; gradients by a library"
     ),
-    outcome="the fastest with one row: a step is two launches; the gradient loses to v2's",
+    outcome="a step is two launches",
     native=True,
     unsupported=native_unsupported,
     prepare=context,
@@ -362,7 +363,6 @@ def whole_unsupported(case: Case, device: DeviceKind) -> str | None:
         "v3 with gradients by our kernels, each weight read once and its gradient written once, whole; more than eight "
         "rows by tiles on tensor cores, each float as a sum of two tf32 numbers"
     ),
-    outcome="the fastest on an H200 with 128 rows; with one row the fastest gradient",
     native=True,
     unsupported=whole_unsupported,
     prepare=detached_context,
@@ -398,7 +398,7 @@ def triton_reason(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "triton",
     idea="split with products and cell in Triton",
-    outcome="loses to all other variants: its tiles are made for more rows",
+    outcome="its tiles are made for more rows",
     unsupported=triton_reason,
     prepare=context,
 )

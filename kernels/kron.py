@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Question, both_directions, case
 from warpwatch.peers import compile_unsupported
 
 from ._compiled import compiled
@@ -161,6 +161,7 @@ operator = Operator(
     gradients=("x", "w1", "w2"),
     depth=depth,
     native=register_native,
+    questions=(Question("What does a fused layer win over cuBLAS by its factors?", "factors", "cublas"),),
 )
 
 
@@ -178,7 +179,6 @@ def v1(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
 @operator.variant(
     "v2",
     idea="one plain product per factor with the transposes folded in, and one closing transpose per layer",
-    outcome="loses to v1 with two large factors, beats it with many small ones",
 )
 def v2(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     shape = x.shape
@@ -193,7 +193,6 @@ def v2(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
 @operator.variant(
     "cublas",
     idea="one strided-batched product per factor, the weight with batch stride 0",
-    outcome="the fastest library call for two large factors; loses with many small ones",
 )
 def cublas(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     shape = x.shape
@@ -213,7 +212,7 @@ def full_precision_only(case: Case, _device: DeviceKind) -> str | None:
 @operator.variant(
     "v3",
     idea="C++: a batch row stays in cache through both layers; CUDA: one launch per layer, the state in shared memory",
-    outcome="beats cublas, except where few rows of large factors leave multiprocessors idle",
+    outcome="few rows of large factors leave multiprocessors idle",
     native=True,
     unsupported=full_precision_only,
 )
@@ -224,7 +223,6 @@ def v3(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
 @operator.variant(
     "v4",
     idea="both layers in one launch: the state leaves shared memory once",
-    outcome="beats v3; far ahead of cublas with many small factors",
     native=True,
     devices=("cuda",),
     unsupported=full_precision_only,
@@ -242,7 +240,6 @@ def tf32_only(case: Case, _device: DeviceKind) -> str | None:
 @operator.variant(
     "v5",
     idea="v4 on tensor cores, in tf32",
-    outcome="beats cublas in tf32 with two large factors",
     native=True,
     devices=("cuda",),
     unsupported=tf32_only,
@@ -264,7 +261,6 @@ def three_terms_unsupported(case: Case, _device: DeviceKind) -> str | None:
         "keeps warps and blocks longest from exchanging what they computed. Where that is not known to be faster, "
         "including all gradients but those of few rows of 128 x 128, it is v4"
     ),
-    outcome="beats v4 with few rows of 128 x 128, in both directions, and forward with 1024 rows of smaller factors",
     native=True,
     devices=("cuda",),
     unsupported=three_terms_unsupported,
@@ -282,7 +278,6 @@ def one_term_unsupported(case: Case, _device: DeviceKind) -> str | None:
 @operator.variant(
     "v7",
     idea="v6 in tf32, forward; v5 where v6 is v4",
-    outcome="beats v5 with 1024 rows of 32 x 32 x 32, and by little with as many of 64 x 64",
     native=True,
     devices=("cuda",),
     unsupported=one_term_unsupported,

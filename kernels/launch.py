@@ -187,7 +187,6 @@ def v2(x: Tensor, way: str, device: torch.device, x_pinned: Tensor) -> Tensor:
         "program with a wait after every copy; on the CPU an empty call, a copy by all threads and the C library's "
         "malloc"
     ),
-    outcome="an empty kernel costs the same as v1's; loses to v4 in copies",
     native=True,
     unsupported=only(
         "empty",
@@ -228,7 +227,7 @@ def pooled_only(case: Case, device: DeviceKind) -> str | None:
         "cudaMemcpyAsync, or memcpy on one CPU thread; cudaMallocAsync from the stream's pool; the program with it, "
         "with operands in page-locked memory and one wait at the end"
     ),
-    outcome="as fast as copy_: memory bandwidth is the limit",
+    outcome="memory bandwidth is the limit",
     native=True,
     unsupported=pooled_only,
     prepare=pin_both,

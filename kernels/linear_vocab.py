@@ -192,7 +192,7 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "v3",
     idea="C++: tiles of rows times rows; CUDA: a warp per few rows of W, each weight read once, 16 bytes per lane",
-    outcome="the fastest with one row, forward and backward: memory bandwidth is the limit",
+    outcome="with one row memory bandwidth is the limit",
     native=True,
     unsupported=native_unsupported,
 )
@@ -227,7 +227,6 @@ def f32_only(case: Case, _device: DeviceKind) -> str | None:
         "tiles of x times rows of W on tensor cores, each float as a sum of two tf32 numbers; where tiles are few, "
         "the blocks of a cluster share the sum of one"
     ),
-    outcome="the fastest with 128 rows on an H200, forward and backward",
     native=True,
     devices=("cuda",),
     unsupported=f32_only,
@@ -249,7 +248,7 @@ def no_wide_triton(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "triton",
     idea="tiles of 16 rows and 64 outputs through tl.dot, bias added at the end",
-    outcome="loses with one row: tl.dot computes 16 rows for it",
+    outcome="tl.dot computes 16 rows where there is one",
     unsupported=no_wide_triton,
 )
 def triton_linear(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:

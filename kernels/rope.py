@@ -213,7 +213,6 @@ def v2(
 @operator.variant(
     "v3",
     idea="queries and keys in one pass over memory; C++: rows over threads; CUDA: a block per position",
-    outcome="beats v1 and v2, loses to compile",
     native=True,
 )
 def v3(
@@ -225,7 +224,6 @@ def v3(
 @operator.variant(
     "v4",
     idea="a thread keeps its part of the tables in registers and rotates every head of its position, four loads ahead",
-    outcome="beats v3, loses to compile on long sequences and hardly on short ones",
     native=True,
     devices=("cuda",),
     unsupported=lambda case, device: "f64 is v3's alone" if case.precision == "f64" else None,
@@ -239,7 +237,7 @@ def v4(
 @operator.variant(
     "v5",
     idea="two heads per thread, loaded before the tables; elements stay in whole words, and the caches to the tables",
-    outcome="on an H200 as fast as compile forward and faster backward: memory bandwidth is the limit",
+    outcome="memory bandwidth is the limit",
     native=True,
     devices=("cuda",),
     unsupported=lambda case, device: "f64 is v3's alone" if case.precision == "f64" else None,
@@ -260,7 +258,6 @@ def compiled_v1(
 @operator.variant(
     "triton",
     idea="one program per position: it loads the tables' row once, then all heads as one tile",
-    outcome="beats v4 on long sequences, loses to compile",
     unsupported=triton_unsupported,
 )
 def triton_rope(

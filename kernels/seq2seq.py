@@ -270,7 +270,7 @@ def native_unsupported(case: Case, _device: DeviceKind) -> str | None:
         "the whole decode in one call, three launches per step: products and cell, logits, and argmax with the "
         "next embedding"
     ),
-    outcome="the fastest with one sentence, where launches are the limit",
+    outcome="with one sentence launches are the limit",
     native=True,
     unsupported=native_unsupported,
 )

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Precision, both_directions, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Precision, Question, both_directions, case
 from warpwatch.peers import compile_unsupported
 
 from ._aligned import aligned
@@ -197,6 +197,7 @@ operator = Operator(
     depth=depth,
     native=register_native,
     no_special_values="a sparse product leaves out what a dense one multiplies by zero",
+    questions=(Question("From how many tokens on is a 2:4 product faster than the dense one?", "tokens", "v1"),),
 )
 
 
@@ -271,7 +272,7 @@ def few_tokens_only(case: Case, _device: DeviceKind) -> str | None:
         "decoding: a warp per output reads compressed W, 9/16 of the bytes, and picks columns of x by one byte "
         "permutation"
     ),
-    outcome="beats the dense product for one token: memory bandwidth is the limit, and it reads fewer bytes",
+    outcome="for one token memory bandwidth is the limit, and it reads fewer bytes than the dense product",
     native=True,
     devices=("cuda",),
     unsupported=few_tokens_only,
@@ -314,10 +315,7 @@ def ordered(values: Tensor, metadata: Tensor) -> tuple[Tensor, Tensor]:
         "Hopper's sparse tensor cores: compressed W comes by way of registers, in the order in which they take it, "
         "tokens by the copy engine"
     ),
-    outcome=(
-        "beats the dense product for many tokens on an H200; shared memory is the limit, because every token goes in "
-        "once and comes out for both warpgroups"
-    ),
+    outcome="shared memory is the limit, because every token goes in once and comes out for both warpgroups",
     native=True,
     devices=("cuda",),
     unsupported=needs_tensor_cores,

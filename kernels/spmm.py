@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, Maker, Operator, both_directions, case
+from warpwatch.operator import Case, Cost, Maker, Operator, Question, both_directions, case
 from warpwatch.peers import triton_unsupported
 
 from ._triton_spmm import TritonSpmm
@@ -159,6 +159,9 @@ operator = Operator(
     depth=depth,
     native=register_native,
     no_special_values="NaN in B meets zeros of A in a dense product and nothing in a sparse one",
+    questions=(
+        Question("From which share of zeros on is a sparse product faster than the dense one?", "sparsity", "v1"),
+    ),
 )
 
 
@@ -388,10 +391,7 @@ for name, algorithm, idea in (
 @operator.variant(
     "v3",
     idea="rows split over threads or warps, sums in registers; C++: column blocks; CUDA: a warp per row, dB by atomics",
-    outcome=(
-        "forward ahead of cusparse and just ahead of dense v1, behind cusparse_inspected; backward loses to v2: "
-        "its atomics collide"
-    ),
+    outcome="atomics of the gradient collide",
     native=True,
 )
 def v3(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> Tensor:
@@ -448,7 +448,6 @@ class SparseProduct(torch.autograd.Function):
     idea=(
         "64 x 64 tiles found beforehand; rows of B staged once for 64 rows of A, and dB without atomics over A' in CSR"
     ),
-    outcome="loses forward; backward the fastest of our kernels, behind v1 and v2",
     native=True,
     prepare=inspect,
 )
@@ -460,7 +459,6 @@ def v4(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **inspected: Tensor
 @operator.variant(
     "v5",
     idea="v3 forward; dB by v3 over A' in CSR, found beforehand, without atomics; the gradient of A by v4's tiles",
-    outcome="the fastest gradient on an H200 with nine zeros in ten",
     native=True,
     prepare=inspect,
 )
@@ -472,7 +470,6 @@ def v5(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **inspected: Tensor
 @operator.variant(
     "triton",
     idea="a program per row of A and 128 columns of B; dB by atomics",
-    outcome="loses to all other variants",
     unsupported=triton_unsupported,
 )
 def triton_spmm(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def v2(x: Tensor, w: Tensor) -> Tensor:
         "C++: one loop over whole vectors; CUDA: a block stages blockDim + 6 elements in shared memory and "
         "reads each seven times"
     ),
-    outcome="loses to compile: one element per thread, and a barrier before it is read",
+    outcome="one element per thread, and a barrier before it is read",
     native=True,
 )
 def v3(x: Tensor, w: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def v3(x: Tensor, w: Tensor) -> Tensor:
 @operator.variant(
     "v4",
     idea="16 bytes per access and neighbours from the first-level cache, no barrier; both gradients in one pass",
-    outcome="the fastest forward and backward; forward the device's copy bandwidth is the limit",
+    outcome="forward the device's copy bandwidth is the limit",
     native=True,
     devices=("cuda",),
 )
@@ -144,7 +144,7 @@ def compiled_v1(x: Tensor, w: Tensor) -> Tensor:
 @operator.variant(
     "triton",
     idea="one program per 1024 elements, neighbours by seven masked loads",
-    outcome="loses to compile: each element is loaded seven times",
+    outcome="each element is loaded seven times",
     unsupported=triton_unsupported,
 )
 def triton_stencil(x: Tensor, w: Tensor) -> Tensor:

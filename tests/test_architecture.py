@@ -18,6 +18,7 @@ LINKED = ("worker", "db", "server")
 LEAVES = {
     "warpwatch._toolchain",
     "warpwatch.bundle",
+    "warpwatch.byte_pairs",
     "warpwatch.definitions",
     "warpwatch.destinations",
     "warpwatch.formats",
@@ -68,6 +69,7 @@ BELOW = {
 }
 """The rooms that each room may import."""
 UPWARD = {
+    ("kernels.bpe_train", "warpwatch.byte_pairs"),
     ("warpwatch.loading", "warpwatch.settings"),
     ("warpwatch.server.history.commits", "warpwatch.server.http.problems"),
     ("warpwatch.server.history.definitions", "warpwatch.server.http.problems"),

@@ -14,6 +14,7 @@ import typer.main
 
 from warpwatch import __version__
 from warpwatch.cli.app import app
+from warpwatch.cli.kron import parse as parse_kron
 from warpwatch.contract.words import ChangeDirection, Status, Verdict
 
 ROOT = Path(__file__).parent.parent
@@ -91,24 +92,58 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
     assert broken == []
 
 
-def console_commands(document: Path) -> list[list[str]]:
-    """Words of every `warpwatch …` line of the document's console blocks, without the program's name."""
-    blocks = re.findall(r"```console\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+def console_commands(text: str) -> list[str]:
+    """Every `warpwatch …` line of the console blocks."""
+    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("warpwatch ")]
+    return [match[1] for line in lines if (match := re.match(r"(?:nsys .* )?(warpwatch .*)", line))]
+
+
+def page_commands(text: str) -> list[str]:
+    """Every command that a template's macros print, with 1 for the values that it fills in."""
+    strings = re.findall(r'"(warpwatch [a-z][^"]*(?:" ~ [^~"]+ ~ "[^"]*)*)"', text)
+    commands = [re.sub(r'" ~ [^~"]+ ~ "', "1", string) for string in strings]
+    return [f"{command}1" if command.endswith(" ") else command for command in commands]
+
+
+def parse_command(words: list[str], *, whole: bool) -> None:
+    """Raises what is wrong with the words of a command line. whole: required parameters are there, and values fit."""
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        assert words, "a command line names no command"
+        assert words[0] in command.commands, words
+        command = command.commands[words[0]]
+        words = words[1:]
+        if not whole and not words:
+            return
+    if command.name == "kron":
+        parse_kron(words)
+    elif whole:
+        command.make_context(command.name, list(words))
+    else:
+        options = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
+        assert [word for word in words if word.startswith("--") and word.partition("=")[0] not in options] == []
 
 
 @pytest.mark.parametrize("document", documents(), ids=name_of)
 def test_commands_and_options_exist(document: Path) -> None:
-    for words in console_commands(document):
-        command: Any = typer.main.get_command(app)
-        while hasattr(command, "commands"):
-            assert words, "a command line names no command"
-            assert words[0] in command.commands, words
-            command = command.commands[words.pop(0)]
-        if command.name != "kron":  # It parses its own options.
-            options = {option for parameter in command.params for option in parameter.opts}
-            assert [word for word in words if word.startswith("--") and word not in options] == []
+    text = document.read_text(encoding="utf-8")
+    for line in console_commands(text):
+        parse_command(shlex.split(line, comments=True)[1:], whole=True)
+    for words in re.findall(r"(?<!`)`warpwatch ([a-z][^`]*)`", text):
+        parse_command([*filter(None, re.split(r"\s|…|\||\[|\]", words))], whole=False)
+
+
+def test_commands_that_pages_print_are_commands() -> None:
+    count = 0
+    for template in sorted((ROOT / "web" / "templates").rglob("*.html")):
+        text = template.read_text(encoding="utf-8")
+        for line in page_commands(text):
+            parse_command(shlex.split(line)[1:], whole=True)
+            count += 1
+        for words in re.findall(r">warpwatch ([a-z][^<{]*)<", text):
+            parse_command(words.split(), whole=False)
+    assert count > 20
 
 
 def test_every_decision_is_listed() -> None:

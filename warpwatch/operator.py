@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from warpwatch.contract.case import Case, Direction, Precision, Size, derive_case
-from warpwatch.contract.catalogue import MOST_TIMEOUT_FACTOR
+from warpwatch.contract.catalogue import MOST_TIMEOUT_FACTOR, Question
 from warpwatch.contract.measurement import Curves
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Maker",
     "Operator",
     "Precision",
+    "Question",
     "Size",
     "Variant",
 ]
@@ -94,8 +95,8 @@ class Variant:
     function(**inputs) -> the same results as the reference's, in the same order.
     devices -> kinds of devices that it can run on.
     idea -> one line on how it computes.
-    outcome -> one line of words on why the idea won or lost: against which variant, at which hardware limit. It holds
-        no measured figures: the operator's page shows those from stored results beside it.
+    outcome -> one line of words on what limits the idea, such as memory bandwidth. It holds no figures and ranks no
+        variants: the operator's page computes both from stored results of the device that it shows.
     unsupported(case, device) -> the reason why it cannot run there, or None.
     native -> whether it calls the operator's own library, which the harness builds and loads first.
     prepare(**inputs) -> further keyword arguments for `function` (a converted format, a plan, an autotuned choice). It
@@ -157,6 +158,8 @@ class Operator:
         size that the cases vary.
     timeout_factor -> how many times WARPWATCH_CASE_TIMEOUT a variant may take for one of its cases, 1 to 10; for
         references that take minutes.
+    questions -> questions that the operator's page answers from times over one size, such as from which sparsity on
+        another variant beats the dense one.
     """
 
     name: str
@@ -174,6 +177,7 @@ class Operator:
     uses: tuple[str, ...] = ()
     batch: str = ""
     timeout_factor: float = 1.0
+    questions: tuple[Question, ...] = ()
     variants: dict[str, Variant] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -288,12 +288,19 @@ def free_bytes(folder: Path) -> int:
 
 
 def library_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where `warpwatch.load` keeps its libraries: with those of jobs where WARPWATCH_HOME is set, else in the user's
-    cache folder, as a program may run in any current folder."""
+    """Where `warpwatch.load` and `warpwatch kron` keep libraries: with those of jobs where WARPWATCH_HOME is set, else
+    in the user's cache folder, as a program may run in any current folder."""
+    return _own_folder(environ) / "builds"
+
+
+def trace_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where `warpwatch kron` writes traces unless it is told a folder; see `library_cache`."""
+    return _own_folder(environ) / "kron"
+
+
+def _own_folder(environ: Mapping[str, str]) -> Path:
     home = environ.get("WARPWATCH_HOME")
-    if home:
-        return Path(home).absolute() / "builds"
-    return user_cache(environ) / "builds"
+    return Path(home).absolute() if home else user_cache(environ)
 
 
 def user_cache(environ: Mapping[str, str] = os.environ) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -154,3 +155,65 @@ def list_shas(session: Session, commit_ids: Iterable[int]) -> dict[int, str]:
     """The full id of each commit."""
     found = session.execute(text("SELECT id, sha FROM commits WHERE id = ANY(:ids)"), {"ids": list(commit_ids)})
     return {row.id: row.sha for row in found}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCurves:
+    """The curves of a right result of a check, as JSON: see contract.measurement.Curves."""
+
+    variant: str
+    case: str
+    commit_sha: str
+    curves: dict[str, Any]
+
+
+_CURVES = """
+WITH newest AS (
+    SELECT commit_id FROM results
+    WHERE operator_id = :operator_id AND device_id = :device_id AND kind = 'check' AND {line}
+    ORDER BY ordinal DESC, id DESC LIMIT 1
+)
+SELECT variants.name AS variant, cases.key AS case, commits.sha AS commit_sha, details -> 'curves' AS curves
+FROM newest JOIN results USING (commit_id) JOIN commits ON commits.id = commit_id
+JOIN variants ON variants.id = results.variant_id JOIN cases ON cases.id = results.case_id
+WHERE results.operator_id = :operator_id AND results.device_id = :device_id AND results.kind = 'check'
+  AND status = 'ok' AND jsonb_typeof(details -> 'curves') = 'object'
+ORDER BY results.id DESC LIMIT 50
+"""
+
+
+def list_curves(session: Session, operator_id: int, device_id: int, line: HistoryLine) -> list[CheckedCurves]:
+    """The curves of the newest commit that was checked on a device, the last recorded first."""
+    sql = _CURVES.format(line=on_line("results.commit_id"))
+    return fetch(session, CheckedCurves, sql, operator_id=operator_id, device_id=device_id, **line.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTime:
+    """The newest time of a variant on a case in one metric."""
+
+    metric: str
+    case: str
+    variant: str
+    median_ns: float
+
+
+_METRIC_TIMES = """
+SELECT DISTINCT ON (series.metric, series.case_id, series.variant_id)
+       series.metric, cases.key AS case, variants.name AS variant, newest.median_ns
+FROM series JOIN cases ON cases.id = series.case_id JOIN variants ON variants.id = series.variant_id
+CROSS JOIN LATERAL (
+    SELECT median_ns, ordinal FROM points WHERE points.series_id = series.id AND {line}
+    ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
+) AS newest
+WHERE series.operator_id = :operator_id AND series.device_id = :device_id AND series.metric = ANY(:metrics)
+ORDER BY series.metric, series.case_id, series.variant_id, newest.ordinal DESC, series.id DESC
+"""
+
+
+def list_metric_times(
+    session: Session, operator_id: int, device_id: int, metrics: list[str], line: HistoryLine
+) -> list[MetricTime]:
+    sql = _METRIC_TIMES.format(line=on_line("points.commit_id"))
+    chosen = {"operator_id": operator_id, "device_id": device_id, "metrics": metrics}
+    return fetch(session, MetricTime, sql, **chosen, **line.parameters)

@@ -48,6 +48,14 @@ def _sentence(row: ResultView, setup_ns: float, results: Sequence[ResultView]) -
     return f"{prefix} and pays off after {plural(calls, 'call')} compared with {rival.variant}."
 
 
+def curves_sentence(curves: Curves) -> str:
+    """Where the lines end, the highest first."""
+    ends = sorted(((line[-1], name) for name, line in curves.lines.items()), reverse=True)
+    return f"At {significant(curves.at[-1])} {curves.x}: " + ", ".join(
+        f"{name} {significant(end)}" for end, name in ends
+    )
+
+
 WIDTH, HEIGHT = 620.0, 220.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 28.0, 34.0
 TICKS = 5

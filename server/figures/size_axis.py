@@ -117,21 +117,23 @@ def crossovers(group: SizeGroup) -> list[Crossover]:
         shared = [name for name in group.variants if name in left.cells and name in right.cells]
         if not shared:
             continue
-        loser, winner = (min(shared, key=lambda name: _ns(point, name)) for point in (left, right))
-        before = log(_ns(left, winner) / _ns(left, loser))
-        behind = log(_ns(right, winner) / _ns(right, loser))
+        loser, winner = (min(shared, key=lambda name: time_of(point, name)) for point in (left, right))
+        before = log(time_of(left, winner) / time_of(left, loser))
+        behind = log(time_of(right, winner) / time_of(right, loser))
         if winner == loser or before == behind:
             continue
-        share = before / (before - behind)
-        if group.is_log:
-            value = exp(log(left.value) + share * (log(right.value) - log(left.value)))
-        else:
-            value = left.value + share * (right.value - left.value)
-        found.append(Crossover(value, winner, loser))
+        found.append(Crossover(between(left, right, before / (before - behind), group.is_log), winner, loser))
     return found
 
 
-def _ns(point: SizePoint, variant: str) -> float:
+def between(left: SizePoint, right: SizePoint, share: float, is_log: bool) -> float:
+    """The size at a share of the way from one case to the next."""
+    if is_log:
+        return exp(log(left.value) + share * (log(right.value) - log(left.value)))
+    return left.value + share * (right.value - left.value)
+
+
+def time_of(point: SizePoint, variant: str) -> float:
     return point.cells[variant].median_ns or 1.0
 
 
@@ -141,7 +143,7 @@ def fastest_summary(group: SizeGroup, size: str) -> str:
     if items:
         return ", ".join(f"{item.winner} beats {item.loser} from {size} {significant(item.value)}" for item in items)
     cells = group.points[-1].cells
-    fastest = min(cells, key=lambda name: _ns(group.points[-1], name))
+    fastest = min(cells, key=lambda name: time_of(group.points[-1], name))
     return f"{fastest} is the fastest at every size"
 
 

@@ -125,5 +125,5 @@ def standings(cells: Iterable[TimedCell]) -> dict[str, str]:
 def _standing(behind: list[float], ahead: list[float] | None) -> str:
     cases = plural(len(behind), "case")
     if wins := behind.count(1.0):
-        return f"fastest in {wins} of {cases}" + (f"; {significant(median(ahead))}× next" if ahead else "")
+        return f"fastest in {wins} of {cases}" + (f", {significant(median(ahead))}× the next" if ahead else "")
     return f"{significant(median(behind))}× the time of the fastest in {cases}"

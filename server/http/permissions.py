@@ -16,6 +16,10 @@ PERMISSIONS: dict[TokenScope, tuple[str, ...]] = {
         "POST /submissions/preview",
         "POST /runs/preview",
         "POST /repositories/{name}/retention/preview",
+        "POST /tokenizer",
+        "POST /tokenizer/train",
+        "POST /tokenizer/encode",
+        "POST /tokenizer/decode",
         "POST /tokens",
         "POST /tokens/{token_id}/revoke",
         "DELETE /tokens/{token_id}",
@@ -91,7 +95,8 @@ def required_scope(method: str, path: str) -> TokenScope:
 
 def is_change(method: str, path: str) -> bool:
     """Whether the trail keeps a request."""
-    is_preview = path.endswith("/preview")
+    # A tokenizer is not stored.
+    is_preview = path.endswith("/preview") or path.removeprefix("/api/v1").startswith("/tokenizer")
     is_visit = path.startswith(("/login", "/logout", "/api/v1/worker/"))
     return method not in SAFE_METHODS and not is_preview and not is_visit
 

@@ -48,12 +48,14 @@ ORIGIN_NAMES = {"cli": "CLI", "api": "API", "ci": "CI", "judge": "Warpwatch", "c
 """Shown instead of the stored word; any other word is shown as it is."""
 _COMPILER_ERROR = re.compile(r"\b(fatal )?error(:| #|\s+[A-Z]+\d+:)")
 _NUMBER = r"\d[\d.,]*"
-# Times, rates and sizes in memory, percentages, factors, errors, and the words for shares and multiples.
+# Times, rates and sizes in memory, percentages, factors, errors, the words for shares and multiples, and those that
+# rank variants, which hold on one device alone.
 _MEASURED = re.compile(
     rf"{_NUMBER}\s*(?:ns|µs|us|ms|s|seconds?|minutes?|[kMG]B|%|percent|TFLOPs?|GFLOPs?|times)(?![\w/])"
     rf"|{_NUMBER}\s*[%×](?!\s*\d)|{_NUMBER}\s*x\b(?!\s*\d)|\d[\d.]*e[-−]?\d"
     r"|\b(?:half|halves|thirds?|quarters?|fourths?|fifths?|tenths?|twice|thrice)\b"
-    r"|\b(?:two|three|four|five|six|ten) times (?:as|faster|slower|the)\b",
+    r"|\b(?:two|three|four|five|six|ten) times (?:as|faster|slower|the)\b"
+    r"|\b(?:(?:fast|slow)(?:er|est)|as (?:fast|slow) as|beats|loses (?:to|with)|(?:close|far) behind|[AHB][1-3]00)\b",
     re.IGNORECASE,
 )
 _SHARES = ("steal", "idle", "pressure")
@@ -250,9 +252,9 @@ def headline(message: str) -> str:
     return next((line.strip() for line in lines if _COMPILER_ERROR.search(line)), lines[0])
 
 
-def states_figure(text: str) -> bool:
-    """Whether a text states something measured, such as "82 µs" or "a third of v1's time". Sizes such as 128 x 128,
-    names such as f32 and counts of a kernel's own steps are not measured."""
+def states_result(text: str) -> bool:
+    """Whether a text states something measured, such as "82 µs", "a third of v1's time" or "beats v1". Sizes such as
+    128 x 128, names such as f32 and counts of a kernel's own steps are not measured."""
     return _MEASURED.search(text) is not None
 
 

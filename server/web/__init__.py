@@ -44,6 +44,7 @@ from warpwatch.server.web import (
     search,
     settings_pages,
     submissions,
+    tokenizer,
     traces,
     verdicts,
     watches,
@@ -82,6 +83,7 @@ for page in (
     access,
     accounts,
     ci_identities,
+    tokenizer,
 ):
     router.include_router(page.router)
 
@@ -119,6 +121,7 @@ for subject in (
     badges,
     verdicts,
     worker_keys,
+    tokenizer,
     # Names of old repositories may hold a slash, and would take what stands below others.
     repositories,
 ):

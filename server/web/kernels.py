@@ -11,12 +11,23 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from warpwatch.contract.measurement import METRICS
+from warpwatch.contract.catalogue import Question
+from warpwatch.contract.codec import from_json
+from warpwatch.contract.measurement import METRICS, Curves
 from warpwatch.contract.words import StatementDirection, StatementKind
 from warpwatch.db.reads.builds import CodeHistory, read_code_history
 from warpwatch.db.reads.code import CaseRow, list_cases, read_operator_entry
 from warpwatch.db.reads.devices import list_devices, list_environments
-from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries, count_changes, list_case_changes, list_case_series
+from warpwatch.db.reads.operator_cases import (
+    CaseChange,
+    CaseSeries,
+    CheckedCurves,
+    count_changes,
+    list_case_changes,
+    list_case_series,
+    list_curves,
+    list_metric_times,
+)
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.standing import list_verdict_marks
 from warpwatch.db.trends import list_release_times, read_trends
@@ -24,12 +35,20 @@ from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure, device_label
 from warpwatch.server.figures.kernel_rows import kernel_rows
+from warpwatch.server.figures.questions import METRIC_PAIRS, answer_metrics, answer_questions
+from warpwatch.server.figures.result_curves import curves_sentence, curves_svg
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
-from warpwatch.server.figures.size_axis import SizeGroup, SizeQuantity, fastest_summary, size_figure, size_groups
+from warpwatch.server.figures.size_axis import (
+    SizeGroup,
+    SizeQuantity,
+    fastest_summary,
+    size_figure,
+    size_groups,
+)
 from warpwatch.server.figures.small_multiples import case_statement
 from warpwatch.server.figures.speedups import baseline_of, case_speedups, standings, variant_speedups
 from warpwatch.server.http.problems import not_found
-from warpwatch.server.reports.formats import share, states_figure, variant_order
+from warpwatch.server.reports.formats import share, states_result, variant_order
 from warpwatch.server.verdicts.statements import Statement, worst_statement
 from warpwatch.server.web.choices import Text, choose_bench
 from warpwatch.server.web.history import View, commits_tab
@@ -90,6 +109,16 @@ class SizeView:
     groups: list[SizeGroup]
     quantity: SizeQuantity
     summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class CurvesView:
+    """The picture of a result's curves, and where they end in words."""
+
+    checked: CheckedCurves
+    title: str
+    sentence: str
+    picture: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +255,37 @@ def now_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, A
         "speedups_json": query(f"/api/v1/operators/{operator.name}/speedups", **filters, suite=suite),
         "entries": entries,
         "standings": standings(cells),
-        "notes": {name: text for name, row in entries.items() if (text := row["outcome"]) and not states_figure(text)},
+        "notes": {name: text for name, row in entries.items() if (text := row["outcome"]) and not states_result(text)},
+        "questions": answer_questions(
+            [from_json(Question, question) for question in entry.get("questions", ())],
+            size_groups([*cases.values()], frame.series),
+        ),
+        "metric_answers": answer_metrics(
+            list_metric_times(
+                page.session,
+                operator.id,
+                bench.device.id,
+                [name for longer, shorter, *_ in METRIC_PAIRS for name in (longer, shorter)],
+                page.line,
+            )
+        ),
+        "curves": _curves(page, frame),
         "ceilings": ceiling_rows(cells, frame.styles),
         "is_above": has_share_above_ceiling(cells),
         "swatches": swatches(frame, shown),
         **_plane(page, frame, cells, cases, choice),
     }
+
+
+def _curves(page: Scope, frame: OperatorFrame) -> CurvesView | None:
+    """Of the results of the newest check those with most lines, such as controls, then with most places."""
+    assert frame.bench is not None
+    found = list_curves(page.session, frame.operator.id, frame.bench.device.id, page.line)
+    read = [(row, from_json(Curves, row.curves)) for row in found]
+    if not read:
+        return None
+    row, curves = max(read, key=lambda pair: (len(pair[1].lines), len(pair[1].at)))
+    return CurvesView(row, f"{curves.y} over {curves.x}", curves_sentence(curves), curves_svg(curves))
 
 
 def swatches(frame: OperatorFrame, names: Sequence[str]) -> list[tuple[str, str, bool]]:

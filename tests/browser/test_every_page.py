@@ -108,6 +108,7 @@ PAGES = {
     "self-tests": "/settings/devices?tab=self-tests",
     "reference": "/api/v1/docs",
     "how verdicts are made": "/verdicts",
+    "tokenizer": "/tokenizer",
 }
 
 
@@ -207,4 +208,4 @@ def test_every_page_but_the_forms_has_its_json(reader: httpx.Client, world: Worl
         return reader.get(address(world, name), follow_redirects=True).text
 
     without = {name for name in PAGES if 'type="application/json" href="' not in page(name)}
-    assert without == {"form", "nothing to compare", "a trace to be compared", "asked of no commit"}
+    assert without == {"form", "tokenizer", "nothing to compare", "a trace to be compared", "asked of no commit"}

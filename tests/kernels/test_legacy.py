@@ -64,7 +64,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
     folder = tmp_path_factory.mktemp("commands")
-    commands = ForkedCommands(folder, "warpwatch.cli", "warpwatch.cli.kron_layer", CUDA_VISIBLE_DEVICES="")
+    variables = {"CUDA_VISIBLE_DEVICES": "", "WARPWATCH_HOME": str(folder / "home")}
+    commands = ForkedCommands(folder, "warpwatch.cli", "warpwatch.cli.kron_layer", **variables)
     yield commands
     commands.close()
 
@@ -135,11 +136,23 @@ def test_bench_prints_size_intensity_and_a_table(kron: Kron) -> None:
     assert {"Times are in microseconds (us).", "Times are in milliseconds (ms)."} & set(table)
 
 
-def test_profile_writes_a_chrome_trace(checkout: Path, kron: Kron) -> None:
-    done = kron("profile", "--implementation", "v2", "--wait", "0", "--active", "1", "4", "7", "5")
+def test_profile_writes_a_chrome_trace_and_nothing_into_the_current_folder(
+    checkout: Path, kron: Kron, tmp_path: Path
+) -> None:
+    before = sorted(checkout.iterdir())
+    steps = ("--wait", "0", "--active", "1", "4", "7", "5")
+    done = kron("profile", "--implementation", "v2", *steps)
     assert done.returncode == 0, done.stderr
-    trace = json.loads((checkout / "v2_f_7x5.2.json").read_text())
+    path = Path(done.stdout.splitlines()[-1])
+    assert (path.parent.parts[-2:], path.name) == (("home", "kron"), "v2_f_7x5.2.json")
+    trace = json.loads(path.read_text())
     assert any("aten::" in event.get("name", "") for event in trace["traceEvents"])
+    assert kron("profile", "--output", str(tmp_path / "new"), *steps).returncode == 0
+    assert (tmp_path / "new" / "v1_f_7x5.2.json").exists()
+    assert sorted(checkout.iterdir()) == before
+    (tmp_path / "file").touch()
+    done = kron("profile", "--output", str(tmp_path / "file" / "new"), *steps)
+    assert (done.returncode, "--output" in done.stderr) == (2, True)
 
 
 def test_profile_of_an_unknown_implementation_names_those_there_are(kron: Kron) -> None:
@@ -150,7 +163,7 @@ def test_profile_of_an_unknown_implementation_names_those_there_are(kron: Kron) 
 
 @pytest.mark.parametrize("line", ["--dtype d 16 32 7 check", "check --dtype d 16 32 7", "16 --dtype d 32 7 check"])
 def test_the_mode_may_come_first_or_last(line: str) -> None:
-    assert parse(line.split()) == KronCommand("check", "d", "", 16, (32, 7), (), 1, "v1", 1, 1, 2)
+    assert parse(line.split()) == KronCommand("check", "d", "", 16, (32, 7), (), 1, "v1", 1, 1, 2, "")
 
 
 @pytest.mark.parametrize(

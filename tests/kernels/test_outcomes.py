@@ -1,4 +1,4 @@
-"""Outcomes of variants are words: measured figures come from stored results."""
+"""Outcomes of variants say why: figures and ranks come from stored results of the device that is shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warpwatch.server.reports.formats import states_figure
+from warpwatch.server.reports.formats import states_result
 
 from .conftest import ROOT
 
@@ -35,12 +35,12 @@ def outcomes(source: str) -> list[str]:
 
 
 def test_every_outcome_is_read() -> None:
-    assert sum(len(outcomes(path.read_text(encoding="utf-8"))) for path in FILES) > 60
+    assert sum(len(outcomes(path.read_text(encoding="utf-8"))) for path in FILES) > 40
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_an_outcome_holds_no_measured_figure(path: Path) -> None:
-    assert [text for text in outcomes(path.read_text(encoding="utf-8")) if states_figure(text)] == []
+def test_an_outcome_holds_no_result(path: Path) -> None:
+    assert [text for text in outcomes(path.read_text(encoding="utf-8")) if states_result(text)] == []
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,17 @@ def test_an_outcome_holds_no_measured_figure(path: Path) -> None:
         "ten times faster",
         "4.5 s and 186 MB",
         "off by 2e-6",
+        "beats v3; reads are coalesced",
+        "the fastest with one row",
+        "as fast as copy_",
+        "close behind compile",
+        "few tiles on an H200",
     ],
 )
-def test_a_measured_figure_is_recognized(text: str) -> None:
-    assert states_figure(text)
+def test_a_result_is_recognized(text: str) -> None:
+    assert states_result(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["128 x 128 results", "loses to f32 at 8192 rows", "tl.dot computes 16 rows", "3xtf32"]
-)
-def test_a_size_is_no_measured_figure(text: str) -> None:
-    assert not states_figure(text)
+@pytest.mark.parametrize("text", ["128 x 128 results", "tl.dot computes 16 rows", "3xtf32"])
+def test_a_size_is_no_result(text: str) -> None:
+    assert not states_result(text)

@@ -165,7 +165,16 @@ def test_programs_and_the_command_build_and_run_the_operators_that_ship_with_it(
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["builds"], "it needs no database"
     command = ("kron", "--device", "cpu", "--variants", "v1,v3", "16", "8", "8", "check")
     done = full.run(*command, cwd=tmp_path, **home)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["home"], "the current folder stays as it is"
+    # The same tokenizer that a page makes of the same strings: tests/server/test_tokenizer.py.
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("MKVLAAMKVL\nVLMKVL\n")
+    for words in (("train", corpus, "--merges", "2"), ("encode", "tokenizer.json", corpus, "--output", "tokens")):
+        done = full.run("tokenizer", *map(str, words), cwd=tmp_path, **home)
+        assert done.returncode == 0, done.stderr
+    done = full.run("tokenizer", "decode", "tokenizer.json", "tokens", cwd=tmp_path, **home)
+    assert done.stdout == corpus.read_text(), done.stderr
 
 
 @pytest.mark.nightly

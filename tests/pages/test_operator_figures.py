@@ -11,15 +11,22 @@ from xml.etree import ElementTree
 import plotly.graph_objects as plotly
 import pytest
 
+from warpwatch.contract.catalogue import Question
 from warpwatch.db.reads.code import CaseRow
-from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries
+from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries, MetricTime
 from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.db.trends import RecentPoint
 from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_ceiling
 from warpwatch.server.figures.overview_rows import best_variant
 from warpwatch.server.figures.palette import variant_styles
+from warpwatch.server.figures.questions import answer_metrics, answer_questions, compare_over
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
-from warpwatch.server.figures.size_axis import SizeQuantity, crossovers, size_figure, size_groups
+from warpwatch.server.figures.size_axis import (
+    SizeQuantity,
+    crossovers,
+    size_figure,
+    size_groups,
+)
 from warpwatch.server.figures.small_multiples import HEIGHT, case_choices, shown_series
 from warpwatch.server.figures.speedups import rank_variants, standings
 
@@ -116,6 +123,58 @@ def test_the_crossover_lies_between_the_cases_around_it() -> None:
     assert item.value == pytest.approx(70 + 20 * 0.1017, abs=0.01)
 
 
+def test_a_declared_question_is_answered_from_the_times_and_is_asked_where_there_are_none() -> None:
+    cases, cells = sparse()
+    questions = [Question("When does sparse win?", "sparsity", "dense"), Question("And over n?", "n", "dense")]
+    answered, unknown = answer_questions(questions, size_groups(cases, cells))
+    sentence = "dense wins below sparsity 72.0; sparse takes 0.200× the time of dense at sparsity 90"
+    assert answered.answers == [("m=64,f32,fwd", sentence)]
+    assert unknown.answers == []
+    assert answer_questions([Question("?", "sparsity", "gone")], size_groups(cases, cells))[0].answers == []
+    (group,) = size_groups(cases, cells)["sparsity"]
+    assert compare_over(group, "sparsity", "sparse") == (
+        "sparse wins from sparsity 72.0; dense takes 5.00× the time of sparse at sparsity 90"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ns", "beginning"),
+    [(300.0, "dense is the fastest at every sparsity"), (30.0, "another variant beats dense at every sparsity")],
+)
+def test_a_question_without_a_crossover_has_an_answer(ns: float, beginning: str) -> None:
+    cases, cells = sparse()
+    cells = [replace(item, median_ns=ns) if item.variant == "sparse" else item for item in cells]
+    (group,) = size_groups(cases, cells)["sparsity"]
+    assert (compare_over(group, "sparsity", "dense") or "").startswith(beginning)
+
+
+def test_sweeps_of_an_operator_that_declares_no_question_answer_which_variant_is_the_fastest() -> None:
+    (question,) = answer_questions([], size_groups(*sparse()))
+    assert question.text == "Which variant is the fastest over sparsity?"
+    assert question.answers == [("m=64,f32,fwd", "sparse beats dense from sparsity 72.0")]
+
+
+def test_the_cost_of_caches_and_launches_is_that_of_the_fastest_variant() -> None:
+    times = [
+        ("cold", "n=1", "v1", 9.0),
+        ("cold", "n=1", "v2", 6.0),
+        ("hot", "n=1", "v1", 1.0),
+        ("hot", "n=1", "v2", 3.0),
+    ]
+    times += [("cold", "n=2", "v1", 4.0), ("hot", "n=2", "v1", 4.0), ("call", "n=2", "v1", 8.0)]
+    assert answer_metrics([MetricTime(*time) for time in times]) == [
+        (
+            "What do cold caches cost?",
+            "Cold data takes 1.50× the time of hot data, the median of 2 cases, most at n=1: 2.00×",
+        )
+    ]
+
+
+def test_a_question_that_no_page_can_show_is_refused() -> None:
+    with pytest.raises(ValueError, match="questions: text must have 1 to 150 letters"):
+        Question("?" * 151, "n", "v1")
+
+
 @pytest.mark.parametrize("quantity", SizeQuantity)
 def test_every_variant_is_a_line_over_the_size(quantity: SizeQuantity) -> None:
     (group,) = size_groups(*sparse())["sparsity"]
@@ -183,8 +242,8 @@ def test_variants_are_ranked_by_wins_then_by_their_distance() -> None:
     assert rank_variants(cells) == ["v2", "v3", "v1"]
     assert standings(cells) == {
         "v1": "2.03× the time of the fastest in 2 cases",
-        "v2": "fastest in 2 of 3 cases; 1.04× next",
-        "v3": "fastest in 1 of 2 cases; 1.03× next",
+        "v2": "fastest in 2 of 3 cases, 1.04× the next",
+        "v3": "fastest in 1 of 2 cases, 1.03× the next",
     }
     assert standings([cell("n=1", "v1", 1.0)]) == {"v1": "fastest in 1 of 1 case"}
 

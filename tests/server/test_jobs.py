@@ -161,6 +161,10 @@ def test_curves_of_a_result_are_kept_and_drawn(client: TestClient, lab: Lab) -> 
     page = client.get(f"/jobs/{job}", headers={"accept": "text/html"}).text
     assert "accuracy over weights left" in page
     assert "winning &lt;ticket&gt;: 0.96" in page
+    lab.bench(1, {("v1", CASES[0]): 1000.0})
+    page = client.get("/kernels/square").text
+    assert "At 23.0 weights left: winning &lt;ticket&gt; 0.750" in page.replace("\N{THIN SPACE}", " ")
+    assert "winning &lt;ticket&gt;: 0.96" in page
 
 
 def test_log_of_every_attempt(client: TestClient, lab: Lab) -> None:

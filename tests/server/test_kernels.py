@@ -106,13 +106,13 @@ def test_notes_are_computed_and_never_state_a_figure_by_hand(lab: Lab, client: T
         s.execute(
             text(
                 'UPDATE commits SET catalogue = CAST(replace(CAST(catalogue AS text), \'"outcome": ""\','
-                ' \'"outcome": "82 µs there: the one to beat"\') AS jsonb)'
+                ' \'"outcome": "beats v1 on an H100: launches are the limit"\') AS jsonb)'
             )
         )
     page = client.get("/kernels/square").text
-    assert "fastest in 1 of 2 cases; 1.04× next" in page.replace("\N{THIN SPACE}", " ")
+    assert "fastest in 1 of 2 cases, 1.04× the next" in page.replace("\N{THIN SPACE}", " ")
     assert "Why it won or lost" not in page
-    assert "82 µs" not in page
+    assert "launches are the limit" not in page
 
 
 # --- over commits ---------------------------------------------------------------------------------------------

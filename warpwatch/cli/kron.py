@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from collections.abc import Sequence
 
 import typer
@@ -14,13 +15,15 @@ MODES = ("check", "bench", "profile")
 USAGE = """warpwatch kron [--dtype {f,d}] [--device {cpu,cuda}] batch_size factor [factor ...] {check,bench,profile}
        warpwatch kron {check,bench,profile} [--dtype {f,d}] [--device {cpu,cuda}] batch_size factor [factor ...]
        check and bench also take [--variants NAME,NAME...], bench [--threads N]
-       profile also takes [--implementation NAME] [--wait N] [--warmup N] [--active N]"""
+       profile also takes [--implementation NAME] [--wait N] [--warmup N] [--active N] [--output FOLDER]"""
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def kron(context: typer.Context) -> None:
     """Check, bench or profile two stacked factorized linear layers, without a server (`warpwatch kron --help`)."""
     command = parse(context.args)
+    # torch warns where NumPy is not installed, which nothing here needs.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
     from warpwatch.cli import kron_layer
 
     try:
@@ -53,6 +56,7 @@ def parse(arguments: Sequence[str]) -> KronCommand:
         parser.add_argument(
             f"--{name}", type=int, default=default, metavar="N", help=f"steps of the profile; default: {default}"
         )
+    parser.add_argument("--output", default="", metavar="FOLDER", help="where a profile writes its traces")
     given = parser.parse_intermixed_args(list(arguments))
     modes = [word for word in given.words if word in MODES]
     sizes = [word for word in given.words if word not in MODES]
@@ -73,4 +77,4 @@ def parse(arguments: Sequence[str]) -> KronCommand:
     batch, *factors = map(int, sizes)
     steps = (given.wait, given.warmup, given.active)
     chosen = (variants, given.threads, given.implementation or "v1")
-    return KronCommand(modes[0], given.dtype, given.device, batch, tuple(factors), *chosen, *steps)
+    return KronCommand(modes[0], given.dtype, given.device, batch, tuple(factors), *chosen, *steps, given.output)

@@ -19,7 +19,7 @@ from torch.utils.benchmark import Compare, Timer
 from warpwatch import native
 from warpwatch.cli.checkout import local_checkout
 from warpwatch.cli.kron_order import KronCommand
-from warpwatch.settings import load_settings
+from warpwatch.settings import library_cache, trace_folder
 from warpwatch.worker.harness.child.loader import Loader
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.oracle import Oracle, explain
@@ -46,7 +46,7 @@ class Layer:
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise KronError("--device cuda: torch finds no GPU here")
         root, project = local_checkout()
-        native.configure(root / project.native, load_settings().home / "builds", self.device.type)
+        native.configure(root / project.native, library_cache(), self.device.type)
         loader = Loader(root, project.operators)
         if "kron" not in loader.names():
             raise KronError(f"{root / project.operators} has no operator kron")
@@ -142,15 +142,21 @@ def bench(layer: Layer) -> bool:
 
 
 def profile(layer: Layer) -> bool:
-    """Profiles forward and backward of one variant; writes each trace to {impl}_{dtype}_{f1xf2}.{step}.json."""
+    """Profiles forward and backward of one variant; writes traces to {impl}_{dtype}_{f1xf2}.{step}.json in the folder
+    that the command names."""
     order = layer.order
     variant = layer.variants.get(order.implementation)
     if variant is None:
         raise KronError(f"--implementation {order.implementation}: choose from {', '.join(layer.variants)}")
     factors = "x".join(map(str, order.factors))
+    folder = Path(order.output) if order.output else trace_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KronError(f"--output {folder}: {error.strerror}") from None
 
     def write(profiler: Any) -> None:
-        path = Path(f"{order.implementation}_{order.dtype}_{factors}.{profiler.step_num}.json")
+        path = folder / f"{order.implementation}_{order.dtype}_{factors}.{profiler.step_num}.json"
         profiler.export_chrome_trace(str(path))
         print(profiler.key_averages().table(sort_by=f"self_{layer.device.type}_time_total", row_limit=10))
         print(path)

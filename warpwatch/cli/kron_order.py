@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class KronCommand:
     """The parsed command line. factors are in command-line order: the first belongs to the fastest axis of x.
 
-    Empty variants stand for all that can run.
+    Empty variants stand for all that can run, an empty output for the user's own folder of traces.
     """
 
     mode: str
@@ -28,6 +28,7 @@ class KronCommand:
     wait: int
     warmup: int
     active: int
+    output: str
 
     @property
     def state_size(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+LONGEST_QUESTION = 150
 MOST_TIMEOUT_FACTOR = 10
 """How many times the usual time limit an operator may ask for."""
 
@@ -34,6 +35,24 @@ class VariantEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """A question that times over one size of the cases answer.
+
+    text: as the operator's page asks it. against: the variant that the others are compared with.
+    """
+
+    text: str
+    size: str
+    against: str
+
+    def __post_init__(self) -> None:
+        """ValueError, naming the field, for what no page can show."""
+        for name in ("text", "size", "against"):
+            if not 1 <= len(getattr(self, name)) <= LONGEST_QUESTION:
+                raise ValueError(f"questions: {name} must have 1 to {LONGEST_QUESTION} letters")
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorEntry:
     """One operator of a commit. `error` is set, and the lists are empty, when its file does not load.
 
@@ -50,6 +69,7 @@ class OperatorEntry:
     uses: list[str] = field(default_factory=list)
     missing_module: str | None = None
     timeout_factor: float = 1.0
+    questions: list[Question] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,8 +143,15 @@ def describe(operator: Operator) -> OperatorEntry:
         VariantEntry(v.name, v.idea, v.outcome, list(v.devices), v.native, v.since) for v in operator.variants.values()
     ]
     cases = [case_entry(operator, case) for case in operator.all_cases()]
-    uses, factor = list(operator.uses), operator.timeout_factor
-    return OperatorEntry(operator.name, operator.summary, variants, cases, uses=uses, timeout_factor=factor)
+    return OperatorEntry(
+        operator.name,
+        operator.summary,
+        variants,
+        cases,
+        uses=list(operator.uses),
+        timeout_factor=operator.timeout_factor,
+        questions=list(operator.questions),
+    )
 
 
 def case_entry(operator: Operator, case: Case) -> CaseEntry:
