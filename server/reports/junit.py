@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from warpwatch.db.reads.reports import ReportedSeries
+from warpwatch.contract.report_facts import ReportedSeries
 from warpwatch.server.reports.model import ERRORS, FAILURES, Report, ReportRow
 from warpwatch.server.reports.sensitivity import detectable_text
 from warpwatch.server.reports.words import sentence
