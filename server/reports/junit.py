@@ -75,7 +75,9 @@ def _rest(suite: Element, report: Report) -> None:
     case = SubElement(suite, "testcase", classname="warpwatch", name="everything that is not listed")
     if report.conclusion == "pending":
         SubElement(case, "skipped", type="pending", message=f"{report.pending} jobs or verdicts left")
-    SubElement(case, "system-out").text = _clean(f"{report.summary}\n{report.sensitivity.summary}\n{report.url}")
+    SubElement(case, "system-out").text = _clean(
+        f"{report.summary}\n{report.sensitivity.summary}\n{report.url}".rstrip()
+    )
     _count(suite)
 
 
