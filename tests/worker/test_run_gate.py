@@ -22,7 +22,7 @@ from tests.worker.conftest import Repository, identify
 from tests.worker.test_run import CASE, warpwatch
 from warpwatch.bundle import BundleReader, BundleWriter
 from warpwatch.cli.app import app
-from warpwatch.cli.results_history import HistoryPlace
+from warpwatch.cli.results_history import HistoryFiles
 from warpwatch.contract.environment import Card, Environment
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import JobRequest
@@ -225,16 +225,16 @@ def test_runs_at_once_add_to_one_branch(repository: Repository, tmp_path: Path) 
     clones = [tmp_path / f"clone{number}" for number in range(3)]
     for clone in clones:
         subprocess.run(["git", "clone", "--quiet", tmp_path / "origin.git", clone], check=True)
-    assert HistoryPlace("results", clones[0]).read().files == 0
+    assert HistoryFiles("results", clones[0]).read().files == 0
     file = tmp_path / "run.wwb"
     with BundleWriter(file, "r", "u", [describe(clones[0], sha)], "1") as bundle:
         assert bundle.runs == 0
-    program = "import sys; from pathlib import Path; from warpwatch.cli.results_history import HistoryPlace\n"
-    program += "HistoryPlace('results', Path(sys.argv[1])).record(Path(sys.argv[2]), sys.argv[3])"
+    program = "import sys; from pathlib import Path; from warpwatch.cli.results_history import HistoryFiles\n"
+    program += "HistoryFiles('results', Path(sys.argv[1])).record(Path(sys.argv[2]), sys.argv[3])"
     running = [subprocess.Popen([sys.executable, "-c", program, clone, file, sha]) for clone in clones]
     assert [process.wait(120) for process in running] == [0] * len(clones)
     for clone in clones:
-        assert HistoryPlace("results", clone).read().files == len(clones)
+        assert HistoryFiles("results", clone).read().files == len(clones)
         assert subprocess.run(["git", "status", "--porcelain"], cwd=clone, capture_output=True).stdout == b""
 
 

@@ -49,7 +49,7 @@ _VERDICTS: dict[str, Verdict] = {
 
 
 @dataclass(frozen=True, slots=True)
-class GateSuspicion:
+class HistorySuspicion:
     """A time of the head that stands out of its history. base_sha: the last commit before the change; ratio: head over
     base."""
 
@@ -62,7 +62,7 @@ class GateSuspicion:
 
 
 @dataclass(slots=True)
-class GateResults:
+class RunResults:
     """What one call of `warpwatch run` measured. line: the head and its ancestors along first parents, oldest first.
 
     jobs: with their outcomes, but for trials. trials: comparisons of what history suspects. failed: jobs that could not
@@ -87,18 +87,18 @@ class GateResults:
     def head_sha(self) -> str:
         return self.line[-1]
 
-    def suspicions(self) -> list[GateSuspicion]:
+    def suspicions(self) -> list[HistorySuspicion]:
         """The times of the head that history suspects, of operators that nothing was compared of; the most changed
         first."""
         compared = {request.operator for request, _ in self.jobs if request.kind == JobKind.COMPARE}
-        found: list[GateSuspicion] = []
+        found: list[HistorySuspicion] = []
         for operator, variant, case, key, reading in self._head_times():
             past = self._past(key)
             readings = [*past, replace(reading, ordinal=len(self.line) - 1, commit_id=len(self.line) - 1)]
             for change in find_changes(readings, self.device_kind) if operator not in compared else ():
                 if readings[change.head].ordinal == len(self.line) - 1:
                     base_sha = self.line[readings[change.base].ordinal]
-                    found.append(GateSuspicion(operator, variant, case, key.metric, base_sha, change.ratio))
+                    found.append(HistorySuspicion(operator, variant, case, key.metric, base_sha, change.ratio))
         return sorted(found, key=lambda item: -severity(item.ratio))
 
     def trial_jobs(self, stop: StopRule) -> list[JobRequest]:
@@ -259,7 +259,7 @@ class GateResults:
             yield TimedFact(*names, readings, base_ns, head_ns, reason)
 
     def _changes(
-        self, item: GateSuspicion, rounds: Mapping[tuple[str, str, str, str], tuple[JobRequest, Comparison]]
+        self, item: HistorySuspicion, rounds: Mapping[tuple[str, str, str, str], tuple[JobRequest, Comparison]]
     ) -> Iterator[ChangeFact]:
         """The change as its trial decided it; none where the trial dismissed it."""
         request, pair = rounds.get((item.operator, item.variant, item.case, item.metric), (None, None))
@@ -298,14 +298,14 @@ def job_url(environ: Mapping[str, str]) -> str:
     return environ.get("CI_JOB_URL", "")
 
 
-def write_reports(results: GateResults, report: Report, folder: str, files: Mapping[str, Path]) -> None:
+def write_reports(results: RunResults, report: Report, folder: str, files: Mapping[str, Path]) -> None:
     """Writes the report in every form that was asked for. folder: where the head keeps its operators."""
     for form, file in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(_written(form, results, report, folder), encoding="utf-8")
 
 
-def _written(form: str, results: GateResults, report: Report, folder: str) -> str:
+def _written(form: str, results: RunResults, report: Report, folder: str) -> str:
     if form == "junit":
         return junit(report, results.measured_series())
     if form == "markdown":

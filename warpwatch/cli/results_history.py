@@ -103,7 +103,7 @@ def key_of(request: JobRequest, environment: Environment, finding: Finding, metr
     return HistoryKey(request.operator, finding.variant, finding.case, metric, environment.key, card)
 
 
-class HistoryPlace:
+class HistoryFiles:
     """Where --history says that results files lie: one file, a folder, or a branch of the checkout at `root`."""
 
     def __init__(self, text: str, root: Path) -> None:

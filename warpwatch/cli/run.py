@@ -23,12 +23,12 @@ from rich.console import Console
 from warpwatch import __version__, git
 from warpwatch.cli import plans
 from warpwatch.cli.app import app
-from warpwatch.cli.gate import GateResults, write_reports
+from warpwatch.cli.gate import RunResults, write_reports
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
 from warpwatch.cli.result_table import ResultTable
 from warpwatch.cli.results_history import (
     HistoryError,
-    HistoryPlace,
+    HistoryFiles,
     ResultsHistory,
     without_samples,
     write_history_file,
@@ -86,7 +86,7 @@ class RunRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class GateFiles:
+class RunFiles:
     """Files beside the results file. reports: by form. history: where earlier results are; record: whether new ones are
     added there."""
 
@@ -182,7 +182,7 @@ def run(
         source = parse_source(definitions) if definitions is not None else None
         names = plans.split([operators or ""]) or None
         request = RunRequest(names, chosen, traces, spec, base, source, require_detectable, skip_unchanged)
-        gate = GateFiles(reports, history, record)
+        gate = RunFiles(reports, history, record)
         raise typer.Exit(_run(load_settings(), request, choose_device(device), repository, commits, output, gate))
     except (git.GitError, ProjectError, SettingError, CannotRunError, ValueError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
@@ -190,7 +190,7 @@ def run(
 
 
 def _run(
-    settings: Settings, request: RunRequest, device: str, repository: str, commits: str, output: Path, files: GateFiles
+    settings: Settings, request: RunRequest, device: str, repository: str, commits: str, output: Path, files: RunFiles
 ) -> int:
     from warpwatch.bundle import BundleWriter
     from warpwatch.server.verdicts.thresholds import stop_rule
@@ -202,7 +202,7 @@ def _run(
         request = replace(request, spec=replace(request.spec, stop=stop_rule(kind, is_suspected=False)))
     url, shas = find_commits(settings, repository, commits)
     base_sha = find_commits(settings, repository, request.base)[1][0] if request.base else None
-    history = HistoryPlace(files.history, Path(url)) if files.history is not None else None
+    history = HistoryFiles(files.history, Path(url)) if files.history is not None else None
     mirror = git.update_mirror(url, settings.home)
     version = newest_version(request.definitions, settings.home) if request.definitions is not None else None
     infos = [git.describe(mirror, sha) for sha in dict.fromkeys([*shas, *filter(None, [base_sha])])]
@@ -212,7 +212,7 @@ def _run(
     # Whoever types this command chose the commits, whether a branch holds them or not.
     tools = Tools(Host(replace(settings, fork_isolation="none"), device))
     line = git.first_parents(mirror, head.sha)[::-1] if head is not None else [""]
-    tally = Tally(GateResults(name, _address(url), line, base_sha, kind, request.required))
+    tally = Tally(RunResults(name, _address(url), line, base_sha, kind, request.required))
     if history is not None:
         tally.results.history = _read_history(history)
     subject = f" ({shas[0][:9]} {infos[0].subject})" if len(shas) == 1 else ""
@@ -247,7 +247,7 @@ def _run(
     return status
 
 
-def _read_history(place: HistoryPlace) -> ResultsHistory:
+def _read_history(place: HistoryFiles) -> ResultsHistory:
     history = place.read()
     _print(f"history: {plural(history.files, 'results file')}")
     for message in history.left_out:
@@ -330,7 +330,7 @@ class Tally:
     """The results, counts of statuses, tables and what the time went to by commit and operator, and whether somebody
     interrupted it."""
 
-    results: GateResults
+    results: RunResults
     statuses: Counter[str] = field(default_factory=Counter)
     tables: dict[tuple[str, str], ResultTable] = field(default_factory=dict)
     times: defaultdict[tuple[str, str], RunTimes] = field(default_factory=lambda: defaultdict(RunTimes))
@@ -429,7 +429,7 @@ def _few_traces(outcome: Outcome, limit: int) -> Outcome:
     return replace(outcome, findings=findings)
 
 
-def _finish(tally: Tally, output: Path, files: GateFiles, folder: str) -> int:
+def _finish(tally: Tally, output: Path, files: RunFiles, folder: str) -> int:
     """Prints the results and writes the reports; returns the exit code of the report, or 2 where nothing was measured
     or somebody interrupted it. folder: where the newest commit keeps its operators."""
     for (sha, operator), table in tally.tables.items():
@@ -454,7 +454,7 @@ def _finish(tally: Tally, output: Path, files: GateFiles, folder: str) -> int:
     return 2 if tally.interrupted or is_empty else report.exit_code
 
 
-def _record(place: HistoryPlace, results: GateResults, commits: list[git.CommitInfo]) -> int:
+def _record(place: HistoryFiles, results: RunResults, commits: list[git.CommitInfo]) -> int:
     """Adds checks and times to the history; 0, or 2 where that failed."""
     with tempfile.TemporaryDirectory(prefix="warpwatch-history-") as folder:
         file = Path(folder) / "results.wwb"
