@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +20,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 from typer.testing import CliRunner, Result
 
+import warpwatch as warpwatch_package
 from tests.builders import bench, catalogue, measurement
 from tests.worker import probes
 from tests.worker.conftest import Repository, identify
@@ -28,6 +33,7 @@ from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.git import describe
+from warpwatch.server.reports.model import KINDS
 from warpwatch.worker import ahead, execution
 from warpwatch.worker.host import Host
 
@@ -293,3 +299,59 @@ def test_a_damaged_file_of_a_history_is_left_out_and_named(
     assert "left out: " in result.output
     result = gate("--commits", "HEAD", "--kinds", "check", "--history", str(tmp_path / "past" / "bad.wwb"))
     assert result.exit_code == 2
+
+
+# --- the manuals for agents, word by word --------------------------------------------------------------------
+
+MANUALS = Path(warpwatch_package.__file__).parent / "web" / "static" / "agents"
+
+
+def follow(manual: Path) -> Iterator[tuple[str, int, str]]:
+    """Runs every line of the manual's console blocks in the current folder; the line, its exit code and its output."""
+    for block in re.findall(r"^( *)```console\n(.*?)```", manual.read_text(), re.DOTALL | re.MULTILINE):
+        for line in textwrap.dedent(block[0] + block[1].lstrip()).strip().splitlines():
+            program, *words = shlex.split(line)
+            if program == "warpwatch":
+                result = CliRunner().invoke(app, words)
+                yield line, result.exit_code, result.output
+            else:
+                done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+                yield line, done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def checkout(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "Ann")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "ann@example.com")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    commits_of(repository, 2)
+    identify(Path(os.environ["WARPWATCH_HOME"]))
+    monkeypatch.chdir(repository.path)
+    (repository.path / "kernels" / "probe.py").write_text(SLOW)
+    return repository
+
+
+def test_the_manual_that_init_writes_works_word_by_word(planted: PlantedTimes, checkout: Repository) -> None:
+    planted.times = {checkout.head(): 13_000.0}
+    (tried, code, output), *others = follow(MANUALS / "AGENTS.md")
+    assert (tried, code) == ("warpwatch try --seconds 2", 0), output
+    assert "faster" in output
+    assert [code for _, code, _ in others] == [1, 0], others
+    verdict = json.loads(others[1][2])
+    assert (verdict["exit_code"], verdict["rows"][0]["kind"]) == (1, "slower")
+    manual = (MANUALS / "AGENTS.md").read_text()
+    assert [kind for kind in KINDS if f"`{kind}`" not in manual] == ["mismatch", "skipped", "accepted"]
+
+
+def test_the_skill_works_word_by_word(planted: PlantedTimes, checkout: Repository) -> None:
+    planted.times = {checkout.head(): 13_000.0}
+    done = list(follow(MANUALS / "SKILL.md"))
+    assert [(line.split()[1], code) for line, code, _ in done] == [
+        ("doctor", 0),
+        ("try", 0),
+        ("commit", 0),
+        ("run", 0),
+    ], done
+    verdict = json.loads((checkout.path / "verdict.json").read_text())
+    assert (verdict["summary"], verdict["rows"][0]["kind"]) == ("1 compared, 1 faster", "faster")
