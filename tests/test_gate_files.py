@@ -43,7 +43,7 @@ def start(folder: Path, shell: str, script: str, **variables: str) -> tuple[int,
     return done.returncode, (folder.parent / "words").read_text().splitlines()
 
 
-def options(words: list[str]) -> dict[str, list[str]]:
+def options(words: list[str]) -> dict[str, list[Any]]:
     """The values of the options of a command line; fails for an option that `warpwatch run` has not."""
     command: Any = typer.main.get_command(app)
     assert words[0] == "run"
@@ -51,7 +51,7 @@ def options(words: list[str]) -> dict[str, list[str]]:
     return {name: value if isinstance(value, list) else [value] for name, value in context.params.items()}
 
 
-def github(folder: Path, commit: str, **variables: str) -> tuple[int, dict[str, list[str]]]:
+def github(folder: Path, commit: str, **variables: str) -> tuple[int, dict[str, list[Any]]]:
     given = EMPTY | {"DEVICE": "cpu", "SUITE": "quick", "OUT": "out", "COMMIT": commit}
     given["GITHUB_OUTPUT"] = str(folder.parent / "outputs")
     code, words = start(folder, "bash", MEASURE["run"], **(given | variables))

@@ -23,16 +23,8 @@ from rich.console import Console
 from warpwatch import __version__, git
 from warpwatch.cli import plans
 from warpwatch.cli.app import app
-from warpwatch.cli.gate import RunResults, write_reports
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
 from warpwatch.cli.result_table import ResultTable
-from warpwatch.cli.results_history import (
-    HistoryError,
-    HistoryFiles,
-    ResultsHistory,
-    without_samples,
-    write_history_file,
-)
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import USUAL_PLAN, JobRequest, JobSpec, KnownNames
@@ -46,6 +38,8 @@ from warpwatch.sources import Sources
 
 if TYPE_CHECKING:
     from warpwatch.bundle import BundleWriter
+    from warpwatch.cli.gate import RunResults
+    from warpwatch.cli.results_history import HistoryFiles, ResultsHistory
     from warpwatch.contract.outcome import Comparison, Finding, Outcome
     from warpwatch.worker.tools import Tools
 
@@ -193,6 +187,8 @@ def _run(
     settings: Settings, request: RunRequest, device: str, repository: str, commits: str, output: Path, files: RunFiles
 ) -> int:
     from warpwatch.bundle import BundleWriter
+    from warpwatch.cli.gate import RunResults
+    from warpwatch.cli.results_history import HistoryFiles
     from warpwatch.server.verdicts.thresholds import stop_rule
     from warpwatch.worker.host import Host
     from warpwatch.worker.tools import Tools
@@ -347,6 +343,7 @@ def _measure(
     results: list[tuple[JobRequest, Outcome]],
 ) -> None:
     """Measures the jobs, and adds those that could run to `results`."""
+    from warpwatch.cli.results_history import without_samples
     from warpwatch.worker.ahead import JOBS, BuildAhead
     from warpwatch.worker.execution import execute
     from warpwatch.worker.reporter import CannotRunError, Stopped
@@ -432,6 +429,8 @@ def _few_traces(outcome: Outcome, limit: int) -> Outcome:
 def _finish(tally: Tally, output: Path, files: RunFiles, folder: str) -> int:
     """Prints the results and writes the reports; returns the exit code of the report, or 2 where nothing was measured
     or somebody interrupted it. folder: where the newest commit keeps its operators."""
+    from warpwatch.cli.gate import write_reports
+
     for (sha, operator), table in tally.tables.items():
         _print(f"{sha[:9]} {operator}", "bold")
         for line, style in table.lines():
@@ -456,6 +455,8 @@ def _finish(tally: Tally, output: Path, files: RunFiles, folder: str) -> int:
 
 def _record(place: HistoryFiles, results: RunResults, commits: list[git.CommitInfo]) -> int:
     """Adds checks and times to the history; 0, or 2 where that failed."""
+    from warpwatch.cli.results_history import HistoryError, write_history_file
+
     with tempfile.TemporaryDirectory(prefix="warpwatch-history-") as folder:
         file = Path(folder) / "results.wwb"
         write_history_file(file, results.repository, results.repository_url, commits, results.jobs)
