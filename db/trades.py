@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import func, text, update
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.report_facts import Trade
 from warpwatch.db.database import storable
 from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
 from warpwatch.db.models import TradeRecord
-from warpwatch.db.reads.trades import Trade
 
 _FIELDS = ("is_exact", "is_faster", "tensor", "metric", "before", "after", "change", "cases")
 _SAVE = f"""

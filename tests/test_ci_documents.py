@@ -12,7 +12,7 @@ import typer.main
 import yaml
 
 from warpwatch.cli.app import app
-from warpwatch.cli.submit import FORMS
+from warpwatch.cli.plans import FORMS
 from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS
 from warpwatch.server.threads.notifier import FIRST_PAUSE_SECONDS, MAX_ATTEMPTS
 from warpwatch.server.verdicts.thresholds import THRESHOLDS

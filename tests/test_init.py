@@ -304,6 +304,17 @@ def test_a_folder_called_operators_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in (root / "operators").iterdir()] == ["theirs.py"]
 
 
+def test_a_repository_gets_a_manual_for_agents_unless_it_has_one(tmp_path: Path) -> None:
+    root = plant(tmp_path / "repository", TRITON)
+    assert "warpwatch.toml operators AGENTS.md" in init(root).output
+    assert "warpwatch try" in (root / "AGENTS.md").read_text()
+    other = plant(tmp_path / "other", TRITON | {"AGENTS.md": "ours"})
+    result = init(other)
+    assert (result.exit_code, (other / "AGENTS.md").read_text()) == (0, "ours")
+    assert "stays as it is" in result.output
+    assert "operators AGENTS.md" not in result.output
+
+
 @pytest.mark.parametrize("name", ["warpwatch.toml", "operators/scale.py"])
 def test_nothing_is_overwritten(name: str, tmp_path: Path) -> None:
     root, output = plant(tmp_path / "repository", TRITON), tmp_path / "definitions"
@@ -550,7 +561,7 @@ def without_tensors(n): ...
     (output / "operators" / "sparse.py").unlink()
     done = measure(root, output)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("pass") == 4
+    assert done.stdout.count("  pass") == 4
 
 
 def test_a_gap_names_its_file_and_line() -> None:

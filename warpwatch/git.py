@@ -50,7 +50,7 @@ _PASSED_TO_REACH = re.compile(
     "(GIT_SSH|GIT_SSL|GIT_ASKPASS|GIT_CONFIG_|https?_|no_proxy|HTTPS_|NO_PROXY).*"
 )
 """Further variables, for commands that contact a host."""
-_REACHING = frozenset({"clone", "fetch", "ls-remote", "remote", "config"})
+_REACHING = frozenset({"clone", "fetch", "push", "ls-remote", "remote", "config"})
 """Commands that contact a host, or only print settings. They get the configuration of the user whom the service runs
 as, for credentials, proxies, certificates and other addresses (`url.insteadOf`). None of them touches files of a
 commit."""

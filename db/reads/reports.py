@@ -3,158 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field, fields
-from datetime import datetime
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.report_facts import (
+    CellFact,
+    ChangeFact,
+    JobFact,
+    PairFact,
+    ReportedSeries,
+    ReportFacts,
+    ResultFact,
+)
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason, Signal
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.query import IS_UNCHANGED, SIGNAL, fetch, fetch_one, fetch_scalar
-from warpwatch.db.reads.timed import TimedFact, list_timed
-from warpwatch.db.reads.trades import Trade, list_trades
+from warpwatch.db.reads.timed import list_timed
+from warpwatch.db.reads.trades import list_trades
 from warpwatch.db.regressions import CAN_CONFIRM, CULPRIT, IS_SUSPECTED, MERGED_CULPRIT, SUPERSEDED, deciding_rounds
-
-
-@dataclass(frozen=True, slots=True)
-class CellFact:
-    """Where something was found: one variant on one case of an operator, on one device at one commit."""
-
-    operator: str
-    variant: str | None
-    case: str | None
-    device_key: str
-    device_kind: str
-    head_sha: str
-    base_sha: str | None
-    replay: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobFact:
-    """A job that has not ended well, or that had nothing to do.
-
-    state: contract.words.JobState. unchanged_since: the commit that was measured, where it had nothing to do.
-    """
-
-    job_id: int
-    kind: str
-    state: str
-    message: str
-    reason: Reason | None
-    unchanged_since: str | None
-    cell: CellFact
-
-
-@dataclass(frozen=True, slots=True)
-class ResultFact:
-    """A result of a check, bench or profile that is not ok.
-
-    known_before: the base's newest check of the same ended so too.
-    """
-
-    job_id: int
-    kind: str
-    status: str
-    message: str
-    known_before: bool
-    cell: CellFact
-
-
-@dataclass(frozen=True, slots=True)
-class PairFact:
-    """Paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i].
-
-    metric, protocol: of its times. signal: contract.words.Signal; None where the pair has one alone. is_accepted:
-    someone said it may be so. regression_id: of the suspicion that the rounds test, where they test one.
-    """
-
-    job_id: int
-    status: str
-    message: str
-    reason: Reason | None
-    base_ns: list[float]
-    head_ns: list[float]
-    is_accepted: bool
-    regression_id: int | None
-    metric: str
-    protocol: str
-    signal: str | None
-    cell: CellFact
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeFact:
-    """One series of a change that history suggested and a comparison decided.
-
-    base_ns, head_ns: the paired rounds that decided it, as in PairFact. merged_sha, merged_subject: the commit of the
-    merged branch that caused it, where the culprit is a merge. left_ratio: what later changes left of it in the series,
-    and fixed_by_sha the commit that ended it there. can_confirm: whether a trial can still decide what is suspected.
-    metric, protocol, signal: as in PairFact.
-    """
-
-    regression_id: int
-    direction: str
-    verdict: str
-    state: str
-    ratio: float | None
-    low: float | None
-    high: float | None
-    base_ns: list[float]
-    head_ns: list[float]
-    message: str
-    cell: CellFact
-    merged_sha: str | None = None
-    merged_subject: str | None = None
-    left_ratio: float | None = None
-    fixed_by_sha: str | None = None
-    can_confirm: bool = True
-    metric: str = ""
-    protocol: str = ""
-    signal: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReportFacts:
-    """Everything that a report says of a submission. pending: jobs and verdicts that are still to come.
-
-    base_sha: what its commit is held against; None where that is nothing. results: per status, at its own commits.
-    head_commit_id, head_sha: its newest commit; trades: what that changed beside the times. required: the slow-down
-    that it must be able to find, in per cent; None where that was not asked for. timed: what its benches timed, once it
-    has ended.
-    """
-
-    submission_id: int
-    repository: str
-    repository_url: str
-    head_commit_id: int | None
-    head_sha: str | None
-    base_sha: str | None
-    counts: dict[str, int]
-    results: dict[str, int]
-    pending: int
-    created_at: datetime
-    required: float | None = None
-    jobs: list[JobFact] = field(default_factory=list)
-    faults: list[ResultFact] = field(default_factory=list)
-    pairs: list[PairFact] = field(default_factory=list)
-    changes: list[ChangeFact] = field(default_factory=list)
-    trades: list[Trade] = field(default_factory=list)
-    timed: list[TimedFact] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedSeries:
-    """A variant on a case and device; both are "" where a finding concerns a whole job."""
-
-    operator: str
-    variant: str
-    case: str
-    device: str
-
 
 MAX_SERIES = 20_000
 """Variants on cases and devices of one submission that a report lists."""
@@ -459,7 +329,9 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
     return found
 
 
-_PAIR_FIELDS = tuple(field.name for field in fields(PairFact) if field.name not in ("cell", "reason"))
+_PAIR_FIELDS = tuple(
+    field.name for field in fields(PairFact) if field.name not in ("cell", "reason", "stop", "is_local")
+)
 _CHANGE_FIELDS = tuple(field.name for field in fields(ChangeFact) if field.name != "cell")
 
 

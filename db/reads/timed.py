@@ -3,36 +3,14 @@ it would have found."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.report_facts import TimedFact
 from warpwatch.db.reads.lines import ALL_COMMITS, on_line, read_line_of
 from warpwatch.db.reads.query import IS_DEVICE_TIME, PRIMARY_METRIC, fetch
 from warpwatch.db.reads.statements import NOISE_READINGS
 
 MOST_TIMED = 5000
-
-
-@dataclass(frozen=True, slots=True)
-class TimedFact:
-    """A variant on a case and device that a submission timed, at its newest commit.
-
-    readings: (ordinal, commit id, median, low, high) of its series at earlier commits of the line, in the same
-    environment and on the same card, oldest first. base_ns, head_ns: the rounds of a trial of this commit; empty
-    without one. reason: the objection of its controls.
-    """
-
-    operator: str
-    variant: str
-    case: str
-    device_key: str
-    device_kind: str
-    readings: list[list[float]]
-    base_ns: list[float]
-    head_ns: list[float]
-    reason: str | None
-    protocol: str = ""
 
 
 _TIMED = f"""

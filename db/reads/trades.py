@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.report_facts import Trade
 from warpwatch.contract.words import TradeKind
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, read_line_of
 from warpwatch.db.reads.quantities import CODE_BYTES, counter_median
@@ -20,36 +21,6 @@ EARLIER_CHECKS = 5
 EARLIER_WAITS = 24
 """Readings that teach how noisy a waiting time is."""
 MOST_TRADES = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Trade:
-    """What a commit changed for a variant beside its time, in one way and one direction: its worst case.
-
-    tensor: of an error or of bits; empty for others. change: of the time, head over base; None where it was not timed
-    on both sides. metric: of that time. is_faster: by more than is confirmed. before, after: relative errors of the
-    tensor, bytes, joules, seconds, or shares of rows. cases: that show it. is_worse: whether the commit paid it.
-    is_exact: whether it is counted and not timed; what is timed is suspected and no more. variant and case are empty
-    where it concerns the library. id, commit_sha, accepted_by: of one that is stored.
-    """
-
-    kind: TradeKind
-    operator: str
-    variant: str
-    case: str
-    device_key: str
-    tensor: str
-    change: float | None
-    is_faster: bool
-    before: float | None = None
-    after: float | None = None
-    cases: int = 1
-    is_worse: bool = True
-    is_exact: bool = True
-    metric: str = ""
-    id: int | None = None
-    commit_sha: str | None = None
-    accepted_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.trades import TradedCell, find_parent
 from warpwatch.server.explanation.paired import PairedOutcome, list_paired_outcomes
 from warpwatch.server.reports.formats import change
-from warpwatch.server.verdicts.trials import severity
+from warpwatch.server.verdicts.paired import severity
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from warpwatch.db.reads.paired import PairedRounds, list_paired_rounds
 from warpwatch.db.reads.query import Session, metric_choice
 from warpwatch.server.explanation.statements import read_statements
 from warpwatch.server.verdicts.held import PairOutcome, classify
+from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.statements import NO_DATA, Statement, state_rounds
 from warpwatch.server.verdicts.thresholds import kind_of_time
-from warpwatch.server.verdicts.trials import severity
 
 
 @dataclass(frozen=True, slots=True)

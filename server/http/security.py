@@ -98,8 +98,9 @@ COOKIE = "warpwatch_session"
 MIN_TOKEN_LENGTH = 16
 LATE_SECONDS = 1.0
 """How late a 429 is answered: a connection carries one guess a second."""
-_OPEN_PATHS = ("/login", "/static/", "/api/v1/health", "/healthz", "/readyz", "/api/v1/worker/")
-"""Paths without a token: log-in page, styles, health checks, and the worker API, which needs a worker's key instead."""
+_OPEN_PATHS = ("/login", "/static/", "/llms.txt", "/api/v1/health", "/healthz", "/readyz", "/api/v1/worker/")
+"""Paths without a token: log-in page, styles and manuals, health checks, and the worker API, which needs a worker's key
+instead."""
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _HOOK = re.compile(r"/api/v1/hooks/[^/]+")
 """Webhooks show no token: what they say is signed, and they are refused where it is not."""

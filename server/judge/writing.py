@@ -40,6 +40,7 @@ from warpwatch.db.trials import NewTrial, answer, ask, find_imported, record
 from warpwatch.db.unjudged import EndedJob
 from warpwatch.server.verdicts.context import RegressionContext
 from warpwatch.server.verdicts.held import PairVerdict, classify_comparison, classify_pairs
+from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.steps import (
     AskTrial,
     DecideVerdict,
@@ -57,7 +58,6 @@ from warpwatch.server.verdicts.steps import (
 )
 from warpwatch.server.verdicts.table import next_step
 from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
-from warpwatch.server.verdicts.trials import severity
 
 
 class ContextChangedError(Exception):

@@ -8,10 +8,9 @@ from dataclasses import replace
 from math import log
 from typing import Any, NamedTuple
 
+from warpwatch.contract.report_facts import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact, TimedFact
 from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.contract.words import Reason, Signal, StatementDirection, StatementKind, StatementSource
-from warpwatch.db.reads.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
-from warpwatch.db.reads.timed import TimedFact
 from warpwatch.server.reports.formats import plural
 from warpwatch.server.reports.model import (
     ERRORS,
@@ -30,9 +29,9 @@ from warpwatch.server.reports.sensitivity import (
     required_text,
     summarize,
 )
-from warpwatch.server.reports.wording import summarize_trades, traded_text
+from warpwatch.server.reports.trade_words import summarize_trades, traded_text
 from warpwatch.server.reports.words import change_text
-from warpwatch.server.verdicts.held import PairVerdict, classify, classify_trial
+from warpwatch.server.verdicts.held import PairVerdict, classify, classify_comparison, classify_trial
 from warpwatch.server.verdicts.noise import SURELY, Reading, detectable, learn
 from warpwatch.server.verdicts.statements import Statement
 from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
@@ -191,6 +190,8 @@ def _classify(pair: PairFact, among: int) -> PairVerdict | None:
         return None
     is_trial = pair.regression_id is not None
     time_kind = kind_of_time(pair.cell.device_kind, pair.metric, pair.protocol)
+    if pair.is_local:
+        return classify_comparison(pair.base_ns, pair.head_ns, time_kind, among, pair.stop, pair.reason)
     return classify(pair.base_ns, pair.head_ns, time_kind, among, pair.reason, is_trial=is_trial)
 
 

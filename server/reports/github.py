@@ -22,8 +22,7 @@ def check_run(report: Report, folder: str) -> dict[str, Any]:
     body: dict[str, Any] = {
         "name": NAME,
         "head_sha": report.head_sha or "",
-        "details_url": report.url,
-        "external_id": str(report.submission_id),
+        "external_id": str(report.submission_id or report.head_sha),
         "status": "in_progress" if report.conclusion == "pending" else "completed",
         "started_at": report.created_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "output": {
@@ -32,6 +31,8 @@ def check_run(report: Report, folder: str) -> dict[str, Any]:
             "annotations": [_annotation(*found, folder) for found in fold(report.rows)[:MAX_ANNOTATIONS]],
         },
     }
+    if report.url:
+        body["details_url"] = report.url
     if report.conclusion != "pending":
         body["conclusion"] = _CONCLUSIONS[report.conclusion]
     return body
@@ -47,5 +48,5 @@ def _annotation(row: ReportRow, cases: list[str], folder: str) -> dict[str, Any]
         "annotation_level": level,
         "title": f"{finding_name(row)}: {place}"[:255],
         "message": f"{sentence(row)}. {reason(row) or MEANINGS[row.kind]}",
-        "raw_details": f"{row.decided_by}\n{row.url}\n{row.replay}",
+        "raw_details": "\n".join(filter(None, (row.decided_by, row.url, row.replay))),
     }

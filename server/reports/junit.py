@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from warpwatch.db.reads.reports import ReportedSeries
+from warpwatch.contract.report_facts import ReportedSeries
 from warpwatch.server.reports.model import ERRORS, FAILURES, Report, ReportRow
 from warpwatch.server.reports.sensitivity import detectable_text
 from warpwatch.server.reports.words import sentence
@@ -75,7 +75,9 @@ def _rest(suite: Element, report: Report) -> None:
     case = SubElement(suite, "testcase", classname="warpwatch", name="everything that is not listed")
     if report.conclusion == "pending":
         SubElement(case, "skipped", type="pending", message=f"{report.pending} jobs or verdicts left")
-    SubElement(case, "system-out").text = _clean(f"{report.summary}\n{report.sensitivity.summary}\n{report.url}")
+    SubElement(case, "system-out").text = _clean(
+        f"{report.summary}\n{report.sensitivity.summary}\n{report.url}".rstrip()
+    )
     _count(suite)
 
 

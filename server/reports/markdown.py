@@ -37,7 +37,7 @@ def markdown(report: Report, limit: int = LIMIT) -> str:
         shown.append(row)
     hidden = len(rows) - len(shown) + report.left_out
     if hidden:
-        text += f"\n{hidden} more: [run {report.submission_id}]({report.url})\n"
+        text += f"\n{hidden} more: {_run(report)}\n"
     text += _details(shown, limit - len(text))
     return text + _detectable(report, limit - len(text)) + _end(report)
 
@@ -48,9 +48,18 @@ def _head(report: Report) -> str:
     traded = f"\nBeside the time: {escape(report.traded)}\n" if report.traded else ""
     return (
         f"{MARKER}\n### {_ICONS[report.conclusion]} Warpwatch: {escape(report.summary)}\n\n"
-        f"{head}{baseline} of {escape(report.repository)}, [run {report.submission_id}]({report.url})\n{traded}"
+        f"{head}{baseline} of {escape(report.repository)}, {_run(report)}\n{traded}"
         f"\n{escape(report.sensitivity.summary)}.\n"
     )
+
+
+def _run(report: Report) -> str:
+    """The run with its page, which none has without a server and a CI job."""
+    return _link(f"run {report.submission_id}" if report.submission_id else "measured without a server", report.url)
+
+
+def _link(text: str, url: str) -> str:
+    return f"[{text}]({url})" if url else text
 
 
 def _line(row: ReportRow, cases: list[str], *, has_commits: bool) -> str:
@@ -64,7 +73,7 @@ def _line(row: ReportRow, cases: list[str], *, has_commits: bool) -> str:
         escape(row.device),
         escape(times_text(row)) or "–",
         escape(ratio_text(row)) or status,
-        f"[{escape(row.decided_by)}]({row.url})",
+        _link(escape(row.decided_by), row.url),
     )
     return f"| {' | '.join(cells)} |\n"
 

@@ -96,6 +96,7 @@ class Report:
     """The outcome of a submission. exit_code: 0 success, 1 wrong or slower, 2 something could not run or could not tell
     a slow-down of the required size.
 
+    submission_id: 0 of what `warpwatch run` reports without a server; url is then that of the CI job, or empty.
     conclusion: pending while jobs or verdicts are outstanding, then success, failure or error (exit codes 0, 1, 2).
     counts: rows per kind, including rows left out. results: per status. compared: pairs of variant and case compared
     with the base; same: those of which a slow-down is excluded. unchanged: operators whose sources are those of the

@@ -24,11 +24,10 @@ def sarif(report: Report, repository_url: str, folder: str) -> dict[str, Any]:
             "driver": {
                 "name": "Warpwatch",
                 "version": __version__,
-                "informationUri": report.url,
                 "rules": [_rule(kind) for kind in kinds],
             }
         },
-        "automationDetails": {"id": f"warpwatch/{report.repository}/{report.submission_id}"},
+        "automationDetails": {"id": f"warpwatch/{report.repository}/{report.submission_id or report.head_sha}"},
         "invocations": [{"executionSuccessful": report.exit_code != 2, "exitCode": report.exit_code}],
         "originalUriBaseIds": {_ROOT: {"description": {"text": "The root of the repository."}}},
         "columnKind": "unicodeCodePoints",
@@ -40,6 +39,8 @@ def sarif(report: Report, repository_url: str, folder: str) -> dict[str, Any]:
         },
         "results": [_result(row, kinds.index(row.kind), folder) for row in report.rows],
     }
+    if report.url:
+        run["tool"]["driver"]["informationUri"] = report.url
     if report.head_sha and urlsplit(repository_url).scheme in ("http", "https", "ssh", "git"):
         run["versionControlProvenance"] = [
             {"repositoryUri": _without_password(repository_url), "revisionId": report.head_sha}
@@ -84,7 +85,7 @@ def _result(row: ReportRow, rule: int, folder: str) -> dict[str, Any]:
             }
         ],
         "partialFingerprints": {"warpwatch/v1": _fingerprint(row)},
-        "hostedViewerUri": row.url,
+        **({"hostedViewerUri": row.url} if row.url else {}),
         "properties": {
             "device": row.device,
             "baseSha": row.base_sha,

@@ -62,3 +62,8 @@ def decide(
     if reason == Reason.CONTROL_MOVED or (reason == Reason.CONTROL_MISSED and decision == "dismissed"):
         decision = "unsure"
     return Decided(decision, ratio, low, high)
+
+
+def severity(ratio: float | None) -> float:
+    """How far a ratio is from 1, either way; 0 without a ratio."""
+    return max(ratio, 1 / ratio) if ratio else 0.0

@@ -14,9 +14,9 @@ from warpwatch.contract.words import Answer, Cause, JobKind, JobState, MergeCaus
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.server.verdicts.bisect import RangeAnswer, bounds, middle, suspects
 from warpwatch.server.verdicts.context import CONFIRMING, CommitPath, RegressionContext
+from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.steps import AskTrial, MergeFinding, ReadMerge, RegressionStage
 from warpwatch.server.verdicts.thresholds import stop_rule, thresholds_of
-from warpwatch.server.verdicts.trials import severity
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log
+from typing import TYPE_CHECKING
 
 from warpwatch.contract.words import (
     NO_FAILURE,
@@ -19,13 +20,15 @@ from warpwatch.contract.words import (
     StatementSource,
     Verdict,
 )
-from warpwatch.db.reads.overview import OverviewCell
-from warpwatch.db.reads.standing import VerdictMark
-from warpwatch.db.reads.statements import PointReading, SeriesChangeFact, SeriesFacts
-from warpwatch.db.regressions import RegressionRow, RegressionSeriesRow
 from warpwatch.server.verdicts.noise import Noise, Reading, detectable, learn
+from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.thresholds import kind_of_time
-from warpwatch.server.verdicts.trials import severity
+
+if TYPE_CHECKING:
+    from warpwatch.db.reads.overview import OverviewCell
+    from warpwatch.db.reads.standing import VerdictMark
+    from warpwatch.db.reads.statements import PointReading, SeriesChangeFact, SeriesFacts
+    from warpwatch.db.regressions import RegressionRow, RegressionSeriesRow
 
 Place = tuple[int, int, int | None]
 """A series, an environment and a card."""

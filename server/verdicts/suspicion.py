@@ -19,9 +19,9 @@ from warpwatch.server.verdicts.changes import EDGE, LEVEL, Change, find_changes
 from warpwatch.server.verdicts.creep import CreepRule, ReleaseLevel, find_creep, find_release_creep
 from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
+from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.steps import NewSuspicion
 from warpwatch.server.verdicts.thresholds import BUSY_LOAD, BUSY_READINGS, kind_of_time, thresholds_of
-from warpwatch.server.verdicts.trials import severity
 
 NEAR = 3
 """Readings from a new point within which it may have brought changes to light."""

@@ -12,6 +12,7 @@ from warpwatch.contract.words import Answer, Cause, ChangeDirection, Purpose, Ve
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.db.regressions import SeriesDecision, SuspectedSeries
 from warpwatch.server.verdicts.context import CONFIRMING, CommitPath, RegressionContext, after
+from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.search import CulpritRange, ask, describe_merge, narrow_down, search_merge
 from warpwatch.server.verdicts.steps import (
     LAST_STEPS,
@@ -34,7 +35,7 @@ from warpwatch.server.verdicts.steps import (
     Wait,
 )
 from warpwatch.server.verdicts.thresholds import thresholds_of
-from warpwatch.server.verdicts.trials import combine, evaluate_trial, severity
+from warpwatch.server.verdicts.trials import combine, evaluate_trial
 
 
 def plan_steps(

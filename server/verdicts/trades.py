@@ -11,12 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import log
 from statistics import median
+from typing import TYPE_CHECKING
 
 from warpwatch.contract.measurement import METRICS
+from warpwatch.contract.report_facts import Trade
 from warpwatch.contract.words import BatchState, TradeKind
-from warpwatch.db.reads.trades import Trade, TradedCell, TradedLibrary, TradedWait, TradeFacts
 from warpwatch.server.verdicts.noise import Reading, detectable, learn
 from warpwatch.server.verdicts.thresholds import thresholds_of
+
+if TYPE_CHECKING:
+    from warpwatch.db.reads.trades import TradedCell, TradedLibrary, TradedWait, TradeFacts
 
 WORSE = 2.0
 """An error counts as larger from this ratio on: rounding alone moves it by less."""

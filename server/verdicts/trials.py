@@ -22,7 +22,7 @@ from warpwatch.db.regressions import SeriesDecision
 from warpwatch.server.verdicts import paired
 from warpwatch.server.verdicts.context import CONFIRMING, RegressionContext
 from warpwatch.server.verdicts.held import classify_pairs, classify_trial
-from warpwatch.server.verdicts.paired import TimeDirection
+from warpwatch.server.verdicts.paired import TimeDirection, severity
 from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
 
 _ANSWERS = {
@@ -67,11 +67,6 @@ def evaluate_trial(context: RegressionContext, trial: TrialState) -> TrialResult
 def worst(decisions: Iterable[SeriesDecision]) -> SeriesDecision | None:
     """See TrialResult.worst."""
     return max(decisions, key=lambda item: (item.verdict == Verdict.CONFIRMED, severity(item.ratio)), default=None)
-
-
-def severity(ratio: float | None) -> float:
-    """How far a ratio is from 1, either way; 0 without a ratio."""
-    return max(ratio, 1 / ratio) if ratio else 0.0
 
 
 def combine(verdicts: Iterable[str]) -> Verdict:

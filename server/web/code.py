@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
+from warpwatch.contract.report_facts import Trade
 from warpwatch.db.reads.builds import CodeHistory, read_code_history
 from warpwatch.db.reads.code import (
     CaseRow,
@@ -24,7 +25,7 @@ from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_all_cel
 from warpwatch.db.reads.commits import CommitDetail, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
-from warpwatch.db.reads.trades import Trade, read_trade_facts
+from warpwatch.db.reads.trades import read_trade_facts
 from warpwatch.server.explanation.moved_work import MovedWork, read_moved_work
 from warpwatch.server.explanation.statements import state_cells
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response

@@ -7,11 +7,12 @@ from itertools import groupby
 
 from fastapi import APIRouter, Request, Response
 
+from warpwatch.contract.report_facts import Trade
 from warpwatch.db.reads.code import CommitRow, list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
 from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
-from warpwatch.db.reads.trades import Trade, list_trades, read_trade_facts
+from warpwatch.db.reads.trades import list_trades, read_trade_facts
 from warpwatch.server.explanation.moved_work import read_moved_work
 from warpwatch.server.explanation.statements import state_cells
 from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
@@ -20,7 +21,7 @@ from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Branch, Config
 from warpwatch.server.intake.filters import ALL_BRANCHES
 from warpwatch.server.reports.formats import natural, variant_order
-from warpwatch.server.reports.wording import TradeLine, summarize_trades
+from warpwatch.server.reports.trade_words import TradeLine, summarize_trades
 from warpwatch.server.verdicts.trades import find_trades
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName, Sha, get_commit_source

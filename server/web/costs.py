@@ -8,8 +8,9 @@ from fastapi import APIRouter, Form, Path, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from warpwatch.contract.report_facts import Trade
 from warpwatch.db.reads.query import Page
-from warpwatch.db.reads.trades import Trade, list_trades_of_line
+from warpwatch.db.reads.trades import list_trades_of_line
 from warpwatch.db.trades import accept_trade
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Branch, Db, line_or_404, repository_or_404

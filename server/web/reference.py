@@ -1,15 +1,20 @@
-"""The description of the REST API as a page, so that reading it needs no outside script."""
+"""The description of the REST API as a page, so that reading it needs no outside script; and /llms.txt, which agents
+read first."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import FileResponse
 
 from warpwatch.server.web.render import render
+
+LLMS_FILE = Path(__file__).parents[2] / "web" / "static" / "agents" / "llms.txt"
 
 router = APIRouter()
 
@@ -38,6 +43,12 @@ def reference(request: Request) -> Response:
     endpoints = [replace(operation, curl=operation.curl.replace("{address}", address, 1)) for operation in endpoints]
     groups = [(name, list(group)) for name, group in groupby(endpoints, key=lambda operation: operation.group)]
     return render(request, "reference.html", groups=groups, json_url=app.openapi_url, count=len(endpoints))
+
+
+@router.get("/llms.txt")
+def get_llms() -> Response:
+    """The map of the service for agents; it holds nothing of this server, so it needs no token."""
+    return FileResponse(LLMS_FILE, media_type="text/plain; charset=utf-8")
 
 
 def operations(schema: dict[str, Any]) -> list[Operation]:

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Form, Path, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from warpwatch.contract.report_facts import Trade
 from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.contract.words import Answer, ChangeDirection, ChangePhase, InboxTab, Triage, Verdict
 from warpwatch.db.muted import MutedSeriesRow, find_muted, list_muted, mute, unmute
@@ -21,7 +22,7 @@ from warpwatch.db.reads.lines import read_line
 from warpwatch.db.reads.previews import ChangePreview, list_previews
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.query import Page as Listed
-from warpwatch.db.reads.trades import Trade, list_trades_of_line
+from warpwatch.db.reads.trades import list_trades_of_line
 from warpwatch.db.regressions import (
     NOBODY,
     RegressionDetail,

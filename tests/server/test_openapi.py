@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -204,3 +205,14 @@ def test_hostile_data_breaks_no_page(client: TestClient, hostile: Lab) -> None:
         answer = client.get(path.format(base=hostile.shas[0], sha=hostile.shas[2]))
         assert answer.status_code == 200, (path, answer.text)
         assert "<img src=x" not in answer.text, path
+
+
+def test_the_map_for_agents_leads_to_what_answers(app: FastAPI, client: TestClient) -> None:
+    answer = client.get("/llms.txt")
+    assert answer.headers["content-type"].startswith("text/plain")
+    links = set(re.findall(r"\]\((/[^)]+)\)", answer.text)) - {"/mcp"}
+    assert len(links) >= 7
+    assert {path: status for path in links if (status := client.get(path).status_code) != 200} == {}
+    known = {re.sub(r"\{\w+\}", "ID", path) for path, _, _ in operations(app)}
+    named = {path.partition("?")[0] for path in re.findall(r"`(/api/v1/[^`]+)`", answer.text)}
+    assert (len(named), named - known) == (3, set())

@@ -21,7 +21,7 @@ from warpwatch.server.http.permissions import PERMISSIONS, ROLE_SCOPES, SAFE_MET
 from warpwatch.settings import Settings
 
 TOKEN, ADDRESS = "the-token-of-the-server", "http://bench.example"
-OPEN = ("/login", "/api/v1/health", "/healthz", "/readyz", "/api/v1/worker/", "/api/v1/hooks/")
+OPEN = ("/login", "/llms.txt", "/api/v1/health", "/healthz", "/readyz", "/api/v1/worker/", "/api/v1/hooks/")
 """What asks for no token, or for another one."""
 STREAMS = ("/events",)
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "security.md").read_text()

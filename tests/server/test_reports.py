@@ -13,7 +13,7 @@ import jsonschema_rs
 import pytest
 
 from tests.server.forms import JUNIT_CHILDREN, JUNIT_OPTIONAL, JUNIT_REQUIRED, SARIF_SCHEMA
-from warpwatch.db.reads.reports import ReportedSeries
+from warpwatch.contract.report_facts import ReportedSeries
 from warpwatch.server.reports.github import check_run
 from warpwatch.server.reports.junit import junit
 from warpwatch.server.reports.markdown import LIMIT, MARKER, markdown

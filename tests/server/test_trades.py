@@ -17,14 +17,14 @@ from warpwatch.contract.environment import Card
 from warpwatch.contract.measurement import BatchRows, Counter, TensorError
 from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.outcome import Finding
+from warpwatch.contract.report_facts import Trade
 from warpwatch.contract.words import BatchState, Status
 from warpwatch.db import registry
 from warpwatch.db.database import Database
 from warpwatch.db.outcomes import list_exported_runs, read_outcome
-from warpwatch.db.reads.trades import Trade
 from warpwatch.server.judge import Judge
 from warpwatch.server.judge.trades import record_trades
-from warpwatch.server.reports.wording import trade_words
+from warpwatch.server.reports.trade_words import trade_words
 from warpwatch.server.verdicts.trades import LEAST_SHARE
 from warpwatch.settings import Settings
 

@@ -28,7 +28,7 @@ from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import CannotRunError
 from warpwatch.worker.tools import Tools
 
-BLOCKED = ("sqlalchemy", "psycopg", "alembic", "fastapi", "numpy", "torch", "warpwatch.db")
+BLOCKED = ("sqlalchemy", "psycopg", "alembic", "fastapi", "markupsafe", "numpy", "torch", "warpwatch.db")
 COMMAND = f"""
 import sys
 sys.modules.update(dict.fromkeys({BLOCKED!r}))  # None there makes an import fail, as on a node without these packages.

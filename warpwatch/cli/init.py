@@ -117,6 +117,7 @@ def _target(files: RepositoryFiles, file: str) -> tuple[str, str]:
     return "", ""
 
 
+MANUAL = Path(__file__).parents[1] / "web" / "static" / "agents" / "AGENTS.md"
 LIMIT = 12
 """Operators that are written where --limit is not given: as many as somebody fills in at a sitting."""
 NAMES_SHOWN = 20
@@ -168,11 +169,12 @@ def init(
         texts = result.definition.texts()
         parse_project(texts[FILE_NAME])
         _write(place, texts)
+        manual = _write_manual(place) if is_inside and result.definition.operators else None
     except (SketchError, git.GitError, ProjectError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     _report(result, texts, place)
-    _advise(result.definition, root, place, is_inside=is_inside)
+    _advise(result.definition, root, place, manual, is_inside=is_inside)
 
 
 def sketch(files: RepositoryFiles, *, is_inside: bool, limit: int = 0) -> SketchResult:
@@ -331,6 +333,18 @@ def _write(place: Path, texts: dict[str, str]) -> None:
             file.write(text)
 
 
+def _write_manual(place: Path) -> str | None:
+    """Writes AGENTS.md, which tells agents how to try, judge and read verdicts; the name of the file. None where there
+    is one."""
+    path = place / MANUAL.name
+    if path.exists() or path.is_symlink():
+        typer.echo(f"{path} exists and stays as it is; {MANUAL} is what to add to it")
+        return None
+    path.write_text(MANUAL.read_text(encoding="utf-8"), encoding="utf-8")
+    typer.echo(f"wrote {path}, the manual for agents")
+    return path.name
+
+
 def _report(result: SketchResult, texts: dict[str, str], place: Path) -> None:
     definition = result.definition
     if definition.operators:
@@ -362,7 +376,7 @@ def _report(result: SketchResult, texts: dict[str, str], place: Path) -> None:
         typer.echo(f"  references that follow from a name alone, to compare with the documents: {', '.join(guessed)}")
 
 
-def _advise(definition: DefinitionSketch, root: Path, place: Path, *, is_inside: bool) -> None:
+def _advise(definition: DefinitionSketch, root: Path, place: Path, manual: str | None, *, is_inside: bool) -> None:
     name = shlex.quote(root.name)
     checkout, folder = shlex.quote(str(root)), shlex.quote(str(place.absolute()))
     typer.echo("Then:")
@@ -370,7 +384,8 @@ def _advise(definition: DefinitionSketch, root: Path, place: Path, *, is_inside:
         typer.echo(f"  warpwatch doctor {folder} --repository {checkout}")
     run = f"warpwatch run --repository {checkout} --commits HEAD --kinds check,bench --output {name}.wwb"
     if is_inside:
-        named = f"{FILE_NAME} {definition.folder}" if definition.operators else FILE_NAME
+        folders = [definition.folder] if definition.operators else []
+        named = " ".join([FILE_NAME, *folders, *filter(None, [manual])])
         typer.echo(f"  git -C {checkout} add {named} && git -C {checkout} commit -m 'Add Warpwatch definitions'")
         typer.echo(f"  {run}")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -25,6 +26,15 @@ DETECTABLE_HELP = (
     "tell*, exit code 2."
 )
 KNOWN_HELP = "Variants that an earlier commit had: they get the status of a commit that does not load."
+
+FORMS = {
+    "json": "report",
+    "junit": "report.junit.xml",
+    "markdown": "report.md",
+    "sarif": "report.sarif",
+    "github": "report.github.json",
+}
+"""Formats of --report and their addresses on the server."""
 
 
 def profile_plan(words: str | None, counters: bool) -> ProfilePlan:
@@ -122,3 +132,16 @@ def expect_sanitizer(name: str | None, kinds: list[str]) -> None:
         raise ValueError(
             "a sanitizer goes with checks alone, since nothing it slows down can be timed: add --kinds check"
         )
+
+
+def parse_reports(options: list[str]) -> dict[str, Path]:
+    """Format → file."""
+    reports = {}
+    for text in options:
+        form, separator, file = text.partition("=")
+        if form not in FORMS or not separator or not file:
+            raise typer.BadParameter(
+                f"{text!r} is not FORMAT=FILE with one of {', '.join(FORMS)}", param_hint="--report"
+            )
+        reports[form] = Path(file)
+    return reports

@@ -1,4 +1,7 @@
-"""`warpwatch run`: measures without server, database or network, and writes a results file."""
+"""`warpwatch run`: measures without server, database or network, writes a results file, and reports like a server.
+
+Exit codes, for CI, are those of `submit --wait`.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +28,24 @@ from warpwatch.cli.result_table import ResultTable
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import USUAL_PLAN, JobRequest, JobSpec, KnownNames
-from warpwatch.contract.words import NO_FAILURE, JobKind
+from warpwatch.contract.words import JobKind
 from warpwatch.definitions import DefinitionsSource, newest_version, parse_source
-from warpwatch.project import ProjectError
-from warpwatch.server.reports.sensitivity import missed_text, summarize
+from warpwatch.project import FILE_NAME, ProjectError
+from warpwatch.server.reports.formats import plural
+from warpwatch.server.reports.sensitivity import missed_text
 from warpwatch.settings import SettingError, Settings, load_settings
 from warpwatch.sources import Sources
 
 if TYPE_CHECKING:
     from warpwatch.bundle import BundleWriter
+    from warpwatch.cli.gate import RunResults
+    from warpwatch.cli.results_history import HistoryFiles, ResultsHistory
     from warpwatch.contract.outcome import Comparison, Finding, Outcome
     from warpwatch.worker.tools import Tools
 
 KINDS = ("check", "bench", "profile")
-"""Kinds of jobs that run where --kinds is not given; compare needs --base."""
+GATE_KINDS = ("check", "bench", "compare")
+"""Kinds of jobs that run where --kinds is not given: without --base, and with it."""
 FILES_SHOWN = 5
 """Changed files that a note on the working tree names."""
 console = Console()
@@ -47,7 +54,8 @@ console = Console()
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """Request of the command line. operators: None means all operators. base: the commit that comparisons measure
-    beside each of the other commits. required: slow-down in per cent that comparisons must find; None for any."""
+    beside each of the other commits. required: slow-down in per cent that must be found; None for any. skip_unchanged:
+    leaves out operators whose sources are those of the base."""
 
     operators: list[str] | None
     kinds: list[JobKind]
@@ -56,6 +64,7 @@ class RunRequest:
     base: str | None = None
     definitions: DefinitionsSource | None = None
     required: float | None = None
+    skip_unchanged: bool = False
 
     def spec_of(self, kind: JobKind) -> JobSpec:
         """The specification of one kind of job: without what means nothing to it; a profile takes the first case where
@@ -70,6 +79,16 @@ class RunRequest:
         return replace(spec, rounds=None, stop=None, pairs=None, toolchains=None)
 
 
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """Files beside the results file. reports: by form. history: where earlier results are; record: whether new ones are
+    added there."""
+
+    reports: dict[str, Path]
+    history: str | None
+    record: bool
+
+
 @app.command()
 def run(
     commits: str = typer.Option(..., help="One commit, or a range A..B (A left out)."),
@@ -80,7 +99,11 @@ def run(
     ),
     operators: str | None = typer.Option(None, help="Operators, separated by commas; all by default."),
     suite: str = typer.Option("quick", help="quick or full."),
-    kinds: str = typer.Option(",".join(KINDS), help="check, bench, profile, compare; separated by commas."),
+    kinds: str | None = typer.Option(
+        None,
+        help="check, bench, profile, compare; separated by commas. Default: check,bench,profile; with --base "
+        "check,bench,compare.",
+    ),
     device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto takes the first GPU if there is one."),
     variants: list[str] = typer.Option([], help="Separated by commas; all by default."),
     cases: list[str] = typer.Option([], help="Case keys, separated by blanks; they replace the suite."),
@@ -104,12 +127,25 @@ def run(
     toolchains: str | None = typer.Option(None, help=plans.TOOLCHAINS_HELP),
     known_variants: list[str] = typer.Option([], help=plans.KNOWN_HELP),
     known_cases: list[str] = typer.Option([], help="The same for cases, separated by blanks."),
+    skip_unchanged: bool = typer.Option(
+        False, "--skip-unchanged", help="Leave out operators whose sources are those of --base."
+    ),
     require_detectable: float | None = typer.Option(None, help=plans.DETECTABLE_HELP, min=0.1, max=100),
+    report: list[str] = typer.Option([], help=f"FORMAT=FILE with {', '.join(plans.FORMS)}; may be repeated."),
+    history: str | None = typer.Option(
+        None,
+        metavar="FILE|FOLDER|BRANCH",
+        help="Earlier results, as a results file, a folder of them or a branch: what stands out of them is compared.",
+    ),
+    record: bool = typer.Option(
+        False, "--record", help="Add checks and times to the folder or branch of --history, as one file per run."
+    ),
 ) -> None:
     """Measure commits here and now: needs git, torch and a compiler, but no server, database or network."""
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.reporter import CannotRunError
 
+    reports = plans.parse_reports(report)
     spec = JobSpec(
         suite=suite,
         variants=plans.split(variants) or None,
@@ -126,65 +162,93 @@ def run(
     )
     try:
         spec = replace(spec, toolchains=plans.parse_toolchains(toolchains))
-        chosen = plans.parse_kinds(kinds, base is not None)
+        usual = GATE_KINDS if base is not None else KINDS
+        chosen = plans.parse_kinds(kinds or ",".join(usual), base is not None)
         plans.expect_sanitizer(sanitize, [*chosen])
-        if require_detectable is not None and JobKind.COMPARE not in chosen:
-            raise ValueError("--require-detectable: add kind compare to --kinds, and --base, to have a comparison")
+        if require_detectable is not None and JobKind.COMPARE not in chosen and history is None:
+            raise ValueError(
+                "--require-detectable: add kind compare to --kinds, and --base, to have a comparison; or --history"
+            )
+        if record and history is None:
+            raise ValueError("--record: name the folder or branch to add to with --history")
+        if skip_unchanged and base is None:
+            raise ValueError("--skip-unchanged: name the commit to hold the sources against with --base")
         source = parse_source(definitions) if definitions is not None else None
         names = plans.split([operators or ""]) or None
-        request = RunRequest(names, chosen, traces, spec, base, source, require_detectable)
-        raise typer.Exit(_run(load_settings(), request, choose_device(device), repository, commits, output))
+        request = RunRequest(names, chosen, traces, spec, base, source, require_detectable, skip_unchanged)
+        gate = RunFiles(reports, history, record)
+        raise typer.Exit(_run(load_settings(), request, choose_device(device), repository, commits, output, gate))
     except (git.GitError, ProjectError, SettingError, CannotRunError, ValueError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
 
-def _run(settings: Settings, request: RunRequest, device: str, repository: str, commits: str, output: Path) -> int:
+def _run(
+    settings: Settings, request: RunRequest, device: str, repository: str, commits: str, output: Path, files: RunFiles
+) -> int:
     from warpwatch.bundle import BundleWriter
+    from warpwatch.cli.gate import RunResults
+    from warpwatch.cli.results_history import HistoryFiles
     from warpwatch.server.verdicts.thresholds import stop_rule
     from warpwatch.worker.host import Host
     from warpwatch.worker.tools import Tools
 
+    kind = device.partition(":")[0]
     if request.spec.rounds is None and request.spec.stop is None:
-        rule = stop_rule(device.partition(":")[0], is_suspected=False)
-        request = replace(request, spec=replace(request.spec, stop=rule))
+        request = replace(request, spec=replace(request.spec, stop=stop_rule(kind, is_suspected=False)))
     url, shas = find_commits(settings, repository, commits)
     base_sha = find_commits(settings, repository, request.base)[1][0] if request.base else None
+    history = HistoryFiles(files.history, Path(url)) if files.history is not None else None
     mirror = git.update_mirror(url, settings.home)
     version = newest_version(request.definitions, settings.home) if request.definitions is not None else None
     infos = [git.describe(mirror, sha) for sha in dict.fromkeys([*shas, *filter(None, [base_sha])])]
+    head = max((info for info in infos if info.sha in shas), key=lambda info: info.ordinal, default=None)
     # It must be a name under which a server can record the results.
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(url).name.removesuffix(".git")).lstrip("._-")[:100] or "repository"
     # Whoever types this command chose the commits, whether a branch holds them or not.
     tools = Tools(Host(replace(settings, fork_isolation="none"), device))
-    tally = Tally()
+    line = git.first_parents(mirror, head.sha)[::-1] if head is not None else [""]
+    tally = Tally(RunResults(name, _address(url), line, base_sha, kind, request.required))
+    if history is not None:
+        tally.results.history = _read_history(history)
     subject = f" ({shas[0][:9]} {infos[0].subject})" if len(shas) == 1 else ""
-    console.print(
-        f"measuring {len(shas)} commit{'s' * (len(shas) != 1)} of {name} on {device}{subject}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    _print(f"measuring {len(shas)} commit{'s' * (len(shas) != 1)} of {name} on {device}{subject}")
     unmeasured = describe_uncommitted(repository, shas, output)
-    _show_uncommitted(unmeasured)
+    _print(unmeasured, "yellow")
+    sources = Sources(mirror, version)
     try:
         with (
             BundleWriter(output, name, _address(url), infos, __version__) as bundle,
             run_progress(console) as progress,
             interruptible(progress),
         ):
-            sources = Sources(mirror, version)
             if shas and request.spec.sanitize is None:
                 _start_template(tools, mirror, sources, shas[0], progress)
             place = (settings.home, mirror, sources, url)
             jobs = [job for sha in shas for job in _requests(request, *place, sha, base_sha, tally)]
-            _measure(request, jobs, tools, bundle, progress, tally)
+            _measure(request, jobs, tools, bundle, progress, tally, tally.results.jobs)
+            if history is not None and not tally.interrupted:
+                trials = tally.results.trial_jobs(stop_rule(kind, is_suspected=True))
+                # The file names its commits when it is complete.
+                bases = {trial.base_sha for trial in trials if trial.base_sha} - {info.sha for info in infos}
+                infos += [git.describe(mirror, sha) for sha in sorted(bases)]
+                _measure(request, trials, tools, bundle, progress, tally, tally.results.trials)
     finally:
         tools.close()
-    status = _summarise(tally, output, request.required)
+    status = _finish(tally, output, files, sources.folder(head.sha) if head is not None else "")
+    if history is not None and files.record and head is not None and not tally.interrupted:
+        status = status or _record(history, tally.results, infos)
     # The table may be long, so that the first note has left the screen.
-    _show_uncommitted(unmeasured)
+    _print(unmeasured, "yellow")
     return status
+
+
+def _read_history(place: HistoryFiles) -> ResultsHistory:
+    history = place.read()
+    _print(f"history: {plural(history.files, 'results file')}")
+    for message in history.left_out:
+        _print(f"history: left out: {message}", "yellow")
+    return history
 
 
 def _start_template(tools: Tools, mirror: Path, sources: Sources, sha: str, progress: TerminalReporter) -> None:
@@ -241,9 +305,9 @@ def describe_uncommitted(repository: str, shas: list[str], output: Path) -> str:
     )
 
 
-def _show_uncommitted(sentence: str) -> None:
+def _print(sentence: str, style: str = "") -> None:
     if sentence:
-        console.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(sentence, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _address(url: str) -> str:
@@ -259,13 +323,13 @@ def _address(url: str) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of statuses, the results and what the time went to by commit and operator, and the jobs that could not run
-    at all."""
+    """The results, counts of statuses, tables and what the time went to by commit and operator, and whether somebody
+    interrupted it."""
 
+    results: RunResults
     statuses: Counter[str] = field(default_factory=Counter)
     tables: dict[tuple[str, str], ResultTable] = field(default_factory=dict)
     times: defaultdict[tuple[str, str], RunTimes] = field(default_factory=lambda: defaultdict(RunTimes))
-    problems: list[str] = field(default_factory=list)
     interrupted: bool = False
 
 
@@ -276,7 +340,10 @@ def _measure(
     bundle: BundleWriter,
     progress: TerminalReporter,
     tally: Tally,
+    results: list[tuple[JobRequest, Outcome]],
 ) -> None:
+    """Measures the jobs, and adds those that could run to `results`."""
+    from warpwatch.cli.results_history import without_samples
     from warpwatch.worker.ahead import JOBS, BuildAhead
     from warpwatch.worker.execution import execute
     from warpwatch.worker.reporter import CannotRunError, Stopped
@@ -302,19 +369,20 @@ def _measure(
                 bundle.add(job, _few_traces(outcome, request.traces - bundle.traces), started, datetime.now(UTC))
                 table = tally.tables.setdefault((job.sha, job.operator), ResultTable(tools.host.kind))
                 table.add(job.kind, outcome, job.spec.stop)
-                results: list[Finding | Comparison] = [*outcome.findings, *outcome.comparisons]
-                tally.statuses.update(str(result.status) for result in results)
+                results.append((job, without_samples(outcome)))
+                rows: list[Finding | Comparison] = [*outcome.findings, *outcome.comparisons]
+                tally.statuses.update(str(row.status) for row in rows)
                 known[job.operator] = KnownNames(
-                    list(dict.fromkeys(result.variant for result in results)),
-                    list(dict.fromkeys(result.case for result in results)),
+                    list(dict.fromkeys(row.variant for row in rows)), list(dict.fromkeys(row.case for row in rows))
                 )
         except CannotRunError as error:
-            tally.problems.append(f"{job.sha[:9]} {job.operator} {job.kind}: {error}")
+            tally.results.failed.append((job, str(error), error.reason))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             times = tally.times[job.sha, job.operator]
             tally.times[job.sha, job.operator] = times.plus(tools.host.stopwatch.take())
         if tally.interrupted:
+            tally.results.unfinished = len(jobs) - number
             break
 
 
@@ -334,10 +402,13 @@ def _requests(
     try:
         project_of(home, mirror, sha, sources.definitions)
     except ProjectError as error:
-        tally.problems.append(f"{sha[:9]}: {error}")
+        tally.results.failed.append((JobRequest(request.kinds[0], url, sha, FILE_NAME), str(error), None))
         return
     for operator in sources.operators(sha):
         if request.operators is None or operator in request.operators:
+            if request.skip_unchanged and base_sha and sources.of(sha, operator) == sources.of(base_sha, operator):
+                tally.results.unchanged.append(operator)
+                continue
             for kind in request.kinds:
                 base = base_sha if kind == JobKind.COMPARE else None
                 yield JobRequest(kind, url, sha, operator, request.spec_of(kind), base, sources.definitions)
@@ -355,31 +426,43 @@ def _few_traces(outcome: Outcome, limit: int) -> Outcome:
     return replace(outcome, findings=findings)
 
 
-def _summarise(tally: Tally, output: Path, required: float | None) -> int:
-    """Prints the results; returns 0 when all is well, 1 when something is wrong or slower, 2 when something could not
-    run, or could not tell a slow-down of the required size."""
+def _finish(tally: Tally, output: Path, files: RunFiles, folder: str) -> int:
+    """Prints the results and writes the reports; returns the exit code of the report, or 2 where nothing was measured
+    or somebody interrupted it. folder: where the newest commit keeps its operators."""
+    from warpwatch.cli.gate import write_reports
+
     for (sha, operator), table in tally.tables.items():
-        console.print(f"{sha[:9]} {operator}", style="bold", markup=False, highlight=False)
+        _print(f"{sha[:9]} {operator}", "bold")
         for line, style in table.lines():
-            console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
-        console.print(f"time: {tally.times[sha, operator]}", style="dim", markup=False, highlight=False, soft_wrap=True)
-    for problem in tally.problems:
-        console.print(f"could not run: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
+            _print(line, style)
+        _print(f"time: {tally.times[sha, operator]}", "dim")
+    results = tally.results
+    for job, message, _ in results.failed:
+        _print(f"could not run: {job.sha[:9]} {job.operator} {job.kind}: {message}", "red")
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(tally.statuses.items()))
-    console.print(
-        f"{output}: {counts or 'no results'}, {output.stat().st_size / 1e6:.2f} MB", highlight=False, soft_wrap=True
-    )
+    _print(f"{output}: {counts or 'no results'}, {output.stat().st_size / 1e6:.2f} MB")
     if tally.interrupted:
-        console.print("interrupted; the file holds what was measured until then", style="yellow")
-    if tally.problems or tally.interrupted or not tally.statuses:
-        return 2
-    cases = [case for table in tally.tables.values() for case in table.sensitivities]
-    sensitivity = summarize(cases, None if required is None else required / 100)
-    if cases:
-        console.print(sensitivity.summary, style="dim", markup=False, highlight=False, soft_wrap=True)
-    if sensitivity.missed:
-        console.print(missed_text(sensitivity), style="yellow", markup=False, highlight=False, soft_wrap=True)
-    slower = any(table.slower for table in tally.tables.values())
-    if slower or any(status not in NO_FAILURE for status in tally.statuses):
-        return 1
-    return 2 if sensitivity.missed else 0
+        _print("interrupted; the file holds what was measured until then", "yellow")
+    report = results.report()
+    _print(report.summary)
+    if files.history is not None or any(job.kind == JobKind.COMPARE for job, _ in results.jobs):
+        _print(report.sensitivity.summary, "dim")
+        _print(missed_text(report.sensitivity), "yellow")
+    write_reports(results, report, folder, files.reports)
+    is_empty = not (tally.statuses or results.unchanged or results.failed)
+    return 2 if tally.interrupted or is_empty else report.exit_code
+
+
+def _record(place: HistoryFiles, results: RunResults, commits: list[git.CommitInfo]) -> int:
+    """Adds checks and times to the history; 0, or 2 where that failed."""
+    from warpwatch.cli.results_history import HistoryError, write_history_file
+
+    with tempfile.TemporaryDirectory(prefix="warpwatch-history-") as folder:
+        file = Path(folder) / "results.wwb"
+        write_history_file(file, results.repository, results.repository_url, commits, results.jobs)
+        try:
+            _print(f"recorded: {place.record(file, results.head_sha)}")
+        except (HistoryError, git.GitError, OSError) as error:
+            _print(str(error), "red")
+            return 2
+    return 0

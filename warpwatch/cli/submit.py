@@ -41,14 +41,6 @@ SAY_SECONDS = 60.0
 """How often a line is printed where nobody sees the bar."""
 RELATIVE = ("merge-base", "parent")
 """Baselines that the server resolves: where the commit left the branch, and its parent."""
-FORMS = {
-    "json": "report",
-    "junit": "report.junit.xml",
-    "markdown": "report.md",
-    "sarif": "report.sarif",
-    "github": "report.github.json",
-}
-"""Formats of --report and their addresses on the server."""
 
 
 @app.command()
@@ -88,11 +80,13 @@ def submit(
         False, help="Wait for the result. Exit code: 0 success, 1 wrong or slower, 2 could not run or tell."
     ),
     timeout: float | None = typer.Option(None, help="Longest wait in seconds."),
-    report: list[str] = typer.Option([], help=f"FORMAT=FILE with {', '.join(FORMS)}; implies --wait, may be repeated."),
+    report: list[str] = typer.Option(
+        [], help=f"FORMAT=FILE with {', '.join(plans.FORMS)}; implies --wait, may be repeated."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the submission as JSON."),
 ) -> None:
     """Print the plan and start a run: one job per commit, kind, operator and device."""
-    reports = _reports(report)
+    reports = plans.parse_reports(report)
     with asking() as client:
         name, here = choose_repository(client, repository)
         request: dict[str, Any] = {
@@ -140,11 +134,11 @@ def status(
     submission: int | None = typer.Argument(None, help="Default: the newest submission."),
     wait: bool = typer.Option(False, help="Wait until it is finished."),
     timeout: float | None = typer.Option(None, help="Longest wait in seconds."),
-    report: list[str] = typer.Option([], help=f"FORMAT=FILE with {', '.join(FORMS)}; may be repeated."),
+    report: list[str] = typer.Option([], help=f"FORMAT=FILE with {', '.join(plans.FORMS)}; may be repeated."),
     as_json: bool = typer.Option(False, "--json", help="Print the submission as JSON."),
 ) -> None:
     """Show the state of a submission. Exit codes as in `submit --wait`; 0 while nothing has failed."""
-    reports = _reports(report)
+    reports = plans.parse_reports(report)
     with asking() as client:
         number = submission if submission is not None else _newest(client)
         row = _follow(client, number, timeout, reports) if wait else client.get(f"/submissions/{number}")
@@ -202,24 +196,11 @@ def _newest(client: Client) -> int:
     return int(rows[0]["id"])
 
 
-def _reports(options: list[str]) -> dict[str, Path]:
-    """Format → file."""
-    reports = {}
-    for text in options:
-        form, separator, file = text.partition("=")
-        if form not in FORMS or not separator or not file:
-            raise typer.BadParameter(
-                f"{text!r} is not FORMAT=FILE with one of {', '.join(FORMS)}", param_hint="--report"
-            )
-        reports[form] = Path(file)
-    return reports
-
-
 def _write(client: Client, number: int, reports: dict[str, Path]) -> None:
     """Writes the report on a submission in every requested format."""
     for form, file in reports.items():
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(client.read(f"/submissions/{number}/{FORMS[form]}"))
+        file.write_bytes(client.read(f"/submissions/{number}/{plans.FORMS[form]}"))
 
 
 def _follow(client: Client, number: int, timeout: float | None, reports: dict[str, Path]) -> dict[str, Any]:
