@@ -104,8 +104,7 @@ class Judge(Background):
                     follow_branches(self._database, self._settings, repository_id)
                 imported_at = job.finished_at if origin.origin in IMPORTED else None
                 close_changes(self._database, mirrors, job.operator_id, job.device_id, imported_at)
-                if job.kind != JobKind.COMPARE:
-                    record_trades(self._database, job.commit_id, job.operator_id, job.device_id)
+                record_trades(self._database, job.commit_id, job.operator_id, job.device_id)
             except EngineError:
                 raise
             except Exception:  # noqa: BLE001

@@ -27,7 +27,7 @@ class Status(StrEnum):
 class TradeKind(StrEnum):
     """What a commit changed beside a time. determinism: whether results differ from call to call. batch: whether rows
     depend on the rows beside them. kept: memory between forward and backward. code: machine code of the library.
-    compile, load, first_call: what is waited for once."""
+    compile, load, first_call: what is waited for once. moved: work between the forward and the backward pass."""
 
     ACCURACY = "accuracy"
     DETERMINISM = "determinism"
@@ -39,6 +39,7 @@ class TradeKind(StrEnum):
     COMPILE = "compile"
     LOAD = "load"
     FIRST_CALL = "first_call"
+    MOVED = "moved"
 
 
 class BatchState(StrEnum):
