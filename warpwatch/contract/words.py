@@ -54,6 +54,19 @@ NO_FAILURE = frozenset({Status.OK, Status.UNSUPPORTED, Status.SKIPPED})
 """The statuses that name no failure of a variant."""
 
 
+class StepCause(StrEnum):
+    """Why the line of a series steps. code: a commit. toolchain: driver, compiler, packages or kernel. method: the
+    protocol by which it is timed. card: the physical device. noise: no change is shown, or code and environment are the
+    same on both sides. unknown: several of them changed at once, or nothing told them apart."""
+
+    CODE = "code"
+    TOOLCHAIN = "toolchain"
+    METHOD = "method"
+    CARD = "card"
+    NOISE = "noise"
+    UNKNOWN = "unknown"
+
+
 class Reason(StrEnum):
     """Why a job, a run or a comparison has no number. A message beside it is for people; nothing is decided by it.
 
