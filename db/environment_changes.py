@@ -18,6 +18,8 @@ from warpwatch.db.reads.query import IS_JUDGED, fetch, fetch_one, fetch_scalar
 from warpwatch.db.registry import upsert
 from warpwatch.db.submissions import NewJob, NewSubmission, bench_again, create_submission
 
+RECENT_DAYS = 14
+"""For how long a change of environment is news."""
 NOISE_READINGS = 64
 """Readings of a series in the old environment that its noise is learned from."""
 
@@ -39,6 +41,16 @@ class EnvironmentChange:
     keys: tuple[str, str]
     facts: dict[str, tuple[Any, Any]]
     compare_job_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecentStep:
+    """The largest step of an operator on a device in a new environment. series: how many stepped there."""
+
+    operator: str
+    device_key: str
+    series: int
+    step: EnvironmentStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +152,27 @@ SELECT earlier.* FROM unnest(CAST(:ids AS bigint[])) AS wanted(id) CROSS JOIN LA
 ) AS earlier
 ORDER BY earlier.series_id, earlier.ordinal
 """
-_STEPS = f"""
-SELECT steps.series_id, commits.sha AS commit_sha, commits.ordinal, base_environment_id, head_environment_id, cause,
-       ratio, low, high, is_decided, base.facts AS base_facts, head.facts AS head_facts, compare_job_id AS job_id
-FROM environment_steps AS steps JOIN environment_changes AS changes ON changes.id = steps.change_id
+_COLUMNS = """
+steps.series_id, commits.sha AS commit_sha, commits.ordinal, base_environment_id, head_environment_id, cause, ratio,
+low, high, is_decided, base.facts AS base_facts, head.facts AS head_facts, compare_job_id AS job_id
+"""
+_JOINS = """
+environment_steps AS steps JOIN environment_changes AS changes ON changes.id = steps.change_id
 JOIN commits ON commits.id = changes.commit_id
 JOIN environments AS base ON base.id = base_environment_id JOIN environments AS head ON head.id = head_environment_id
+"""
+_STEPS = f"""
+SELECT {_COLUMNS} FROM {_JOINS}
 WHERE steps.series_id = :series_id AND commits.ordinal BETWEEN :first AND :last AND {on_line("commits.id")}
 ORDER BY commits.ordinal, changes.id
+"""
+_RECENT = f"""
+SELECT DISTINCT ON (changes.id) operators.name AS operator, devices.key AS device_key,
+       count(*) OVER (PARTITION BY changes.id) AS series, {_COLUMNS}
+FROM {_JOINS} JOIN operators ON operators.id = changes.operator_id JOIN devices ON devices.id = changes.device_id
+WHERE operators.repository_id = :repository_id AND steps.cause <> '{StepCause.NOISE}'
+  AND changes.created_at > now() - interval '{RECENT_DAYS} days' AND {on_line("commits.id")}
+ORDER BY changes.id DESC, is_decided DESC, abs(ln(ratio)) DESC LIMIT :limit
 """
 
 
@@ -208,6 +233,11 @@ def list_series_steps(
     return fetch(session, _step, _STEPS, **values)
 
 
+def list_recent_steps(session: Session, repository_id: int, line: HistoryLine, limit: int) -> list[RecentStep]:
+    """The newest changes of environment in which something stepped, of a line."""
+    return fetch(session, _recent, _RECENT, repository_id=repository_id, limit=limit, **line.parameters)
+
+
 def save_steps(session: Session, change_id: int, steps: Sequence[dict[str, Any]]) -> None:
     """Writes steps, each with the columns of EnvironmentStepRecord but the change, in place of earlier ones."""
     rows = [{"change_id": change_id, **step} for step in steps]
@@ -237,6 +267,10 @@ def ask_comparison(session: Session, change: EnvironmentChange, spec: JobSpec) -
 
 def _change(base_key: str, head_key: str, base_facts: Any, head_facts: Any, **columns: Any) -> EnvironmentChange:
     return EnvironmentChange(keys=(base_key, head_key), facts=differing_facts(base_facts, head_facts), **columns)
+
+
+def _recent(operator: str, device_key: str, series: int, **columns: Any) -> RecentStep:
+    return RecentStep(operator, device_key, series, _step(**columns))
 
 
 def _step(cause: str, base_facts: Any, head_facts: Any, **columns: Any) -> EnvironmentStep:

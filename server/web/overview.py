@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from warpwatch.contract.words import NO_FAILURE
+from warpwatch.db.environment_changes import list_recent_steps
 from warpwatch.db.reads.code import list_suites
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.standing import count_standing, list_timeline_ordinals, list_verdict_marks
@@ -109,6 +110,7 @@ def overview(
         regressions=[row for row in regressions if row.direction != "faster"],
         suspected=suspected.items,
         standing=standing,
+        steps=[] if watcher else list_recent_steps(session, repository.id, line, MOST_OPEN),
         costs=0 if watcher else count_costs(list_trades_of_line(session, repository.id, line)),
         views=list_saved_views(session, repository.id, limit=MOST_VIEWS),
         **progress_of(page, repository.id),

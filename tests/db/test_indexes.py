@@ -473,6 +473,7 @@ def judge_everything(world: World) -> None:
         environment_changes.list_decided(s, number)
         environment_changes.list_earlier_readings(s, [series], environment)
         environment_changes.list_series_steps(s, series, ALL_COMMITS)
+        environment_changes.list_recent_steps(s, world.repository, ALL_COMMITS, 5)
         sides = ends[0], environment, environment
         change = environment_changes.EnvironmentChange(
             1, world.repository, world.operator, "kron", world.device, "cpu", *sides, ("a", "b"), {}, None

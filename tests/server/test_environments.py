@@ -88,6 +88,9 @@ def test_a_new_toolchain_is_compared_unasked(
     page = client.get("/kernels/square?tab=commits&variant=v1", headers=HTML).text
     assert words in page
     assert "torch 2.13.0 → 2.14.0" in page
+    overview = client.get("/overview", headers=HTML).text
+    assert overview.count("data-environment-step") == (cause == "toolchain"), "where a lead looks"
+    assert ("+20.1\u2009% slower, toolchain" in overview) == (cause == "toolchain")
     points = client.get(f"/api/v1/history/{step['series_id']}").json()["points"]
     assert [point["commit_sha"] for point in points].count(lab.shas[3]) == 2, "the line goes on at this commit"
     assert not client.get("/api/v1/regressions", params={"repository": "kernels"}).json()["items"], "no commit did it"
