@@ -172,7 +172,9 @@ def record_outcome(
     card = outcome.environment.card
     run.environment_id, run.card_id = names.environment_id, names.card_id
     run.card_facts = None if card is None else dict(card.facts)
-    for target, findings in ((job.commit_id, outcome.findings), (job.base_commit_id, outcome.base_findings)):
+    # Of a commit that is compared with itself, under two toolchains, those of the new one count.
+    sides = {job.base_commit_id: outcome.base_findings} | {job.commit_id: outcome.findings}
+    for target, findings in sides.items():
         if findings and target is not None:
             ordinal = s.scalars(select(CommitRecord.ordinal).where(CommitRecord.id == target)).one()
             ids = (job.operator_id, job.device_id, run.finished_at or datetime.now(UTC), names, outcome.peaks or {})

@@ -18,7 +18,7 @@ from warpwatch.db.callbacks import reopen
 from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.forge import reopen_check_run
 from warpwatch.db.live import announce, announce_queued
-from warpwatch.db.models import CommitRecord, JobRecord, RepositoryRecord, RunRecord, SubmissionRecord
+from warpwatch.db.models import CommitRecord, JobRecord, OperatorRecord, RepositoryRecord, RunRecord, SubmissionRecord
 from warpwatch.db.runs import ATTEMPTS
 from warpwatch.db.urgent import forget_partial
 
@@ -109,7 +109,7 @@ def repeat(session: Session, job_id: int, pairs: list[tuple[str, str]], rounds: 
     announce(session, "state", submission_id=job.submission_id)
 
 
-def repeat_bench(session: Session, job_id: int, operator: str) -> bool:
+def repeat_bench(session: Session, job_id: int) -> bool:
     """Asks for one more bench like an ended one, after all other work; whether it is one. A commit that has another
     bench of the operator on the device needs none."""
     job = _lock_job(session, job_id)
@@ -117,13 +117,21 @@ def repeat_bench(session: Session, job_id: int, operator: str) -> bool:
     same = select(func.count()).where(*place, JobRecord.device_id == job.device_id, JobRecord.kind == job.kind)
     if (session.scalar(same) or 0) > 1:
         return False
-    repository_id, sha = session.execute(
-        select(CommitRecord.repository_id, CommitRecord.sha).where(CommitRecord.id == job.commit_id)
+    bench_again(session, job_id)
+    return True
+
+
+def bench_again(session: Session, job_id: int) -> None:
+    """Asks for one more bench like an ended one, after all other work."""
+    job = session.get_one(JobRecord, job_id)
+    repository_id, sha, operator = session.execute(
+        select(CommitRecord.repository_id, CommitRecord.sha, OperatorRecord.name)
+        .join(OperatorRecord, OperatorRecord.id == job.operator_id)
+        .where(CommitRecord.id == job.commit_id)
     ).one()
     request = {"commits": sha, "kinds": [job.kind], "operators": [operator], "repeats": job_id}
     new = NewJob(job.kind, job.commit_id, job.operator_id, job.device_id, job.spec)
     create_submission(session, NewSubmission(repository_id, request, [new], "judge", SCHEDULED - 1))
-    return True
 
 
 def _add_jobs(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from psycopg.types.json import Jsonb
 from sqlalchemy import func, text, update
 from sqlalchemy.orm import Session
 
@@ -14,7 +15,7 @@ from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
 from warpwatch.db.models import TradeRecord
 
-_FIELDS = ("is_exact", "is_faster", "tensor", "metric", "before", "after", "change", "cases")
+_FIELDS = ("is_exact", "is_faster", "tensor", "metric", "before", "after", "change", "cases", "passes")
 _SAVE = f"""
 INSERT INTO trades (commit_id, operator_id, device_id, variant_id, case_id, kind, is_worse, {", ".join(_FIELDS)})
 VALUES (:commit_id, :operator_id, :device_id,
@@ -37,7 +38,8 @@ def save_trades(s: Session, commit_id: int, operator_id: int, device_id: int, tr
     kept = []
     for trade in trades:
         columns: dict[str, Any] = {name: getattr(trade, name) for name in (*_FIELDS, "kind", "is_worse")}
-        kept.append(s.scalar(text(_SAVE), place | columns | {"variant": trade.variant, "case": trade.case}))
+        columns |= {"variant": trade.variant, "case": trade.case, "passes": Jsonb(trade.passes)}
+        kept.append(s.scalar(text(_SAVE), place | columns))
     s.execute(text(_REMOVE), place | {"kept": kept})
 
 

@@ -6,14 +6,14 @@ the commit, so a child loads it; what it declares completes the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
 from warpwatch.contract.messages import CasesReply
 from warpwatch.contract.outcome import Finding, PartialOutcome
-from warpwatch.contract.spec import JobRequest, JobSpec, KnownNames
+from warpwatch.contract.spec import JobRequest, JobSpec, KnownNames, named_environment
 from warpwatch.contract.words import Fault, JobKind, Reason, Status
 from warpwatch.definitions import DefinitionsError
 from warpwatch.git import GitError, UnknownRefError
@@ -23,7 +23,14 @@ from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.mirrors import bring_patch
 from warpwatch.worker.outages import reason_of
 from warpwatch.worker.reporter import CannotRunError, Reporter
-from warpwatch.worker.toolchains import ToolchainError, find_toolchain
+from warpwatch.worker.toolchains import (
+    FILE_NAME,
+    OF_COMMIT,
+    Toolchain,
+    ToolchainError,
+    find_toolchain,
+    read_toolchains,
+)
 from warpwatch.worker.tools import Tools
 
 EDGE = "edge"
@@ -70,7 +77,8 @@ def plan_job(
             raise CannotRunError("a comparison needs a base commit")
         shas, names = [request.base_sha, request.sha], [*(request.spec.toolchains or ())]
     try:
-        toolchains = [find_toolchain(home, name) for name in names for _ in range(2 if is_crossed else 1)]
+        found = _find_toolchains(request, names, tools, reporter)
+        toolchains = [toolchain for toolchain in found for _ in range(2 if is_crossed else 1)]
         if request.patch is not None:
             bring_patch(home, request.url, request.patch, request.sha)
         shas *= 2 if is_crossed else 1
@@ -84,6 +92,32 @@ def plan_job(
         raise CannotRunError(
             str(error), retry=not isinstance(error, UnknownRefError), reason=reason_of(error, home)
         ) from error
+
+
+def _find_toolchains(request: JobRequest, names: Sequence[str], tools: Tools, reporter: Reporter) -> list[Toolchain]:
+    """The toolchains with these names. Where a name asks for an environment, the first toolchain that gives it: that of
+    the commit itself, or one of worker.toml."""
+    home = tools.host.home
+    keys = [named_environment(name) for name in names]
+    wanted = set(keys) - {None}
+    by_key: dict[str, Toolchain] = {}
+    for toolchain in [OF_COMMIT, *read_toolchains(home).values()] if wanted else ():
+        (checkout,) = tools.checkouts(request.url, [request.sha], reporter, request.definitions, [toolchain])
+        try:
+            environment = checkout.environment_of(checkout.sources_of(request.operator), reporter)
+        except CannotRunError as error:
+            reporter.log(f"toolchain {toolchain.name} cannot be used: {error}")
+            continue
+        by_key.setdefault(environment.key, toolchain)
+        if wanted <= by_key.keys():
+            break
+    missing = [key for key in keys if key is not None and key not in by_key]
+    if missing:
+        raise CannotRunError(
+            f"nothing on this worker gives the environment {missing[0][:12]}; to compare with it, write a [toolchain] "
+            f"with its interpreter or its variables into {home / FILE_NAME}"
+        )
+    return [find_toolchain(home, name) if key is None else by_key[key] for name, key in zip(names, keys, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

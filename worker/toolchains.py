@@ -46,6 +46,10 @@ class Toolchain:
     variables: tuple[tuple[str, str], ...] = ()
 
 
+OF_COMMIT = Toolchain("of-commit")
+"""The interpreter that the commit's warpwatch.toml asks for, and no variables."""
+
+
 def find_toolchain(home: Path, name: str) -> Toolchain:
     """The toolchain of this name; ToolchainError where worker.toml does not have it."""
     toolchains = read_toolchains(home)

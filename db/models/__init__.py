@@ -33,6 +33,8 @@ from warpwatch.db.models.results import (
 from warpwatch.db.models.verdicts import (
     CardOffsetRecord,
     ComparisonRecord,
+    EnvironmentChangeRecord,
+    EnvironmentStepRecord,
     JobSourcesRecord,
     MutedSeriesRecord,
     RegressionNoteRecord,
@@ -63,7 +65,9 @@ __all__ = [
     "CommitRecord",
     "ComparisonRecord",
     "DeviceRecord",
+    "EnvironmentChangeRecord",
     "EnvironmentRecord",
+    "EnvironmentStepRecord",
     "JobRecord",
     "JobSourcesRecord",
     "MutedSeriesRecord",

@@ -227,6 +227,7 @@ class TradeRecord(Base):
     after: Mapped[float | None]
     change: Mapped[float | None]
     """Of the time, head over base."""
+    passes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
     cases: Mapped[int]
     accepted_by: Mapped[str | None]
     """Who said that the cost may stay."""

@@ -8,7 +8,17 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from warpwatch.contract.words import Answer, Cause, ChangeDirection, MergeCause, Purpose, Reason, Triage, Verdict
+from warpwatch.contract.words import (
+    Answer,
+    Cause,
+    ChangeDirection,
+    MergeCause,
+    Purpose,
+    Reason,
+    StepCause,
+    Triage,
+    Verdict,
+)
 from warpwatch.db.models.base import Base, created, one_of
 
 
@@ -217,6 +227,51 @@ class JobSourcesRecord(Base):
     drifts: Mapped[list[Any]] = mapped_column(server_default="[]")
     """By how much log time of each series moved since `drifts_since`, on this card and with these sources."""
     drifts_since: Mapped[datetime | None]
+
+
+class EnvironmentChangeRecord(Base):
+    """The first bench of an operator on a device in a new environment. commit_id: the newest commit that was measured
+    in the old one, which is measured again in the new one."""
+
+    __tablename__ = "environment_changes"
+    __table_args__ = (
+        UniqueConstraint(
+            "operator_id",
+            "device_id",
+            "base_environment_id",
+            "head_environment_id",
+            name="uq_environment_changes_place",
+        ),
+        Index(None, "device_id"),
+        Index(None, "commit_id", "operator_id"),
+        Index(None, "base_environment_id"),
+        Index(None, "head_environment_id"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"))
+    commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
+    base_environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
+    head_environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
+    compare_job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"), index=True)
+    """The comparison of both environments, where something moved and the old one may still exist."""
+    created_at: Mapped[datetime] = created()
+
+
+class EnvironmentStepRecord(Base):
+    """By how much a series stepped when its environment changed: the time of one commit in the new environment over
+    that in the old one."""
+
+    __tablename__ = "environment_steps"
+    __table_args__ = (one_of("cause", StepCause), Index(None, "series_id"))
+    change_id: Mapped[int] = mapped_column(ForeignKey("environment_changes.id", ondelete="CASCADE"), primary_key=True)
+    series_id: Mapped[int] = mapped_column(ForeignKey("series.id", ondelete="CASCADE"), primary_key=True)
+    cause: Mapped[str]
+    ratio: Mapped[float]
+    low: Mapped[float]
+    high: Mapped[float]
+    is_decided: Mapped[bool]
+    """Whether paired rounds in both environments decided it; else runs of their own suggest it."""
 
 
 class CardOffsetRecord(Base):

@@ -16,7 +16,7 @@ class BadgeCounts:
     """How a line of history stands: variants on cases and devices that are right, wrong in check or bench, or fail
     otherwise at the newest commit where their operator was checked; slower: confirmed slow-downs that nobody has
     settled; launch: those of them that only the host's time of calls shows; suspected: changes that no trial
-    decided."""
+    decided; costs: what commits made worse beside the time, which nobody gave back or accepted."""
 
     right: int
     wrong: int
@@ -24,6 +24,7 @@ class BadgeCounts:
     slower: int
     suspected: int = 0
     launch: int = 0
+    costs: int = 0
 
 
 _STANDING = f"""

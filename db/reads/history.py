@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch.db.cards import OffsetRow, list_agreed_cards, read_card_names
+from warpwatch.db.environment_changes import EnvironmentStep, list_series_steps
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import SIGNAL, Page, fetch, fetch_one, fetch_page
 from warpwatch.db.regressions import COMMITS_BETWEEN, IS_UNPAIRED, ON_LINE, PHASE
@@ -57,7 +58,7 @@ class PointRow:
     """contract.measurement.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it is
     not stored."""
     card_id: int | None = None
-    """The physical card that took it; a commit that several cards measured has a point of each."""
+    """The physical card that took it; a commit has a point of each card and of each environment that measured it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,8 @@ class SeriesHistory:
     """Card id to short name."""
     agreed: list[OffsetRow] = field(default_factory=list)
     """Cards whose readings make one line, with what shows their offset."""
+    steps: list[EnvironmentStep] = field(default_factory=list)
+    """Where the environment changed, and by how much the series stepped there."""
 
 
 MAX_POINTS = 5000
@@ -244,9 +247,9 @@ SELECT newest.id, commits.sha AS commit_sha, newest.ordinal, subject, author, au
        results.details -> 'distributions' -> (SELECT metric FROM series WHERE id = :series_id) AS distribution,
        newest.card_id
 FROM (
-    SELECT DISTINCT ON (ordinal, commit_id, card_id) * FROM points
+    SELECT DISTINCT ON (ordinal, commit_id, card_id, environment_id) * FROM points
     WHERE series_id = :series_id AND ordinal BETWEEN :first AND :last AND {on_line("points.commit_id")}
-    ORDER BY ordinal DESC, commit_id DESC, card_id DESC, id DESC LIMIT :limit
+    ORDER BY ordinal DESC, commit_id DESC, card_id DESC, environment_id DESC, id DESC LIMIT :limit
 ) AS newest
 JOIN commits ON commits.id = newest.commit_id
 JOIN results ON results.id = newest.result_id
@@ -331,7 +334,8 @@ def read_history(
     cards = read_card_names(session, {point.card_id for point in points if point.card_id is not None})
     agreed = list_agreed_cards(session, series_id) if len(cards) > 1 else []
     environments = _environments(session, ids)
-    return SeriesHistory(series, points, marks, environments, line.name, changes, side[::-1], cards, agreed)
+    steps = list_series_steps(session, series_id, line, bounds["first"], bounds["last"])
+    return SeriesHistory(series, points, marks, environments, line.name, changes, side[::-1], cards, agreed, steps)
 
 
 def _environments(session: Session, ids: set[int]) -> dict[int, dict[str, Any]]:

@@ -39,7 +39,8 @@ class HomeRow:
 
     newest_sha, newest_subject, newest_at: its newest commit. open: confirmed changes for the worse that are neither
     fixed nor closed. suspected: changes, either way, that no trial has decided. failing: variants on cases and devices
-    that are wrong or fail at the newest commit where their operator was checked. queue_end: when its last job will have
+    that are wrong or fail at the newest commit where their operator was checked. costs: what commits made worse beside
+    the time and nobody gave back or accepted, without what is only suspected. queue_end: when its last job will have
     ended, as far as earlier jobs tell. verdicts: of the last 90 days, oldest first.
     """
 
@@ -55,6 +56,7 @@ class HomeRow:
     failing: int
     queued: int
     running: int
+    costs: int = 0
     queue_end: datetime | None = None
     verdicts: list[HomeVerdict] = field(default_factory=list)
 

@@ -25,6 +25,8 @@ class PairedRounds:
     device_key: str
     device_kind: str
     series_id: int
+    operator_id: int
+    device_id: int
     metric: str
     protocol: str
     reason: str | None
@@ -41,7 +43,8 @@ def list_paired_rounds(
     SELECT DISTINCT ON (comparisons.series_id) runs.job_id,
            EXISTS (SELECT FROM trials WHERE trials.job_id = jobs.id) AS is_trial, operators.name AS operator,
            cases.key AS case, variants.name AS variant, devices.key AS device_key, devices.kind AS device_kind,
-           comparisons.series_id, series.metric, series.protocol, comparisons.reason, base_ns, head_ns
+           comparisons.series_id, series.operator_id, series.device_id, series.metric, series.protocol,
+           comparisons.reason, base_ns, head_ns
     FROM jobs JOIN runs ON runs.job_id = jobs.id AND runs.state = 'done'
     JOIN comparisons ON comparisons.run_id = runs.id AND comparisons.status = 'ok'
     JOIN series ON series.id = comparisons.series_id

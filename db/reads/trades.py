@@ -4,7 +4,7 @@ on other rows, the memory and energy of a call, the code of its libraries, and w
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from warpwatch.contract.report_facts import Trade
 from warpwatch.contract.words import TradeKind
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, read_line_of
+from warpwatch.db.reads.paired import PairedRounds, list_paired_rounds
 from warpwatch.db.reads.quantities import CODE_BYTES, counter_median
 from warpwatch.db.reads.query import PRIMARY_METRIC, fetch, fetch_scalar
 
@@ -202,13 +203,23 @@ SELECT '{TradeKind.COMPILE}' AS kind, operators.name AS operator, '' AS variant,
 """
 
 
+_PARENT = """
+SELECT parent.id FROM commits
+JOIN commits AS parent ON parent.repository_id = commits.repository_id AND parent.sha = commits.parent_sha
+WHERE commits.id = :id
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class TradeFacts:
-    """Everything beside its times that a commit may have changed."""
+    """Everything beside its times that a commit may have changed. pairs: its newest A/B comparisons with its first
+    parent; among: how many pairs of series were compared with it in all, without those of trials."""
 
     cells: list[TradedCell]
     waits: list[TradedWait]
     libraries: list[TradedLibrary]
+    pairs: list[PairedRounds] = field(default_factory=list)
+    among: int = 1
 
 
 def read_trade_facts(
@@ -218,17 +229,21 @@ def read_trade_facts(
     line = read_line_of(session, commit_id) or ALL_COMMITS
     values: dict[str, Any] = {"commit_id": commit_id, "operator_id": operator_id, "device_id": device_id}
     values |= line.parameters
+    parent_id: int | None = fetch_scalar(session, _PARENT, id=commit_id)
+    pairs = list_paired_rounds(session, parent_id, commit_id) if parent_id is not None else []
     return TradeFacts(
         fetch(session, TradedCell, _CELLS, **values),
         [*fetch(session, TradedWait, _WAITS, **values), *fetch(session, TradedWait, _COMPILES, **values)],
         fetch(session, TradedLibrary, _LIBRARIES, **values),
+        [row for row in pairs if operator_id in (None, row.operator_id) and device_id in (None, row.device_id)],
+        sum(not row.is_trial for row in pairs),
     )
 
 
 _COLUMNS = """
 trades.kind, operators.name AS operator, coalesce(variants.name, '') AS variant, coalesce(cases.key, '') AS case,
-devices.key AS device_key, trades.tensor, trades.change, trades.is_faster, trades.before, trades.after, trades.cases,
-trades.is_worse, trades.is_exact, trades.metric, trades.id, commits.sha AS commit_sha, trades.accepted_by
+devices.key AS device_key, trades.tensor, trades.passes, trades.change, trades.is_faster, trades.before, trades.after,
+trades.cases, trades.is_worse, trades.is_exact, trades.metric, trades.id, commits.sha AS commit_sha, trades.accepted_by
 """
 _JOINS = """
 FROM trades JOIN commits ON commits.id = trades.commit_id JOIN operators ON operators.id = trades.operator_id
@@ -245,6 +260,36 @@ def list_trades(session: Session, commit_ids: Collection[int]) -> list[Trade]:
     """What was found of these commits."""
     sql = f"SELECT {_COLUMNS} {_JOINS} WHERE trades.commit_id = ANY(:ids) ORDER BY trades.id"
     return fetch(session, _trade, sql, ids=list(commit_ids))
+
+
+def list_trades_at(session: Session, repository_id: int, shas: Collection[str]) -> list[Trade]:
+    """What was found of the commits with these ids of git."""
+    sql = f"""
+    SELECT {_COLUMNS} {_JOINS} WHERE commits.repository_id = :repository_id AND commits.sha = ANY(:shas)
+    ORDER BY trades.id
+    """
+    return fetch(session, _trade, sql, repository_id=repository_id, shas=list(shas))
+
+
+def list_watched_trades(session: Session, repository_ids: Collection[int]) -> dict[int, list[Trade]]:
+    """What was found of the newest commits of each repository's watched branch, at most MOST_TRADES, in order of
+    history."""
+    sql = f"""
+    SELECT wanted.id AS repository_id, newest.* FROM unnest(CAST(:ids AS bigint[])) AS wanted(id)
+    LEFT JOIN branches AS watched ON watched.repository_id = wanted.id AND watched.is_watched
+    CROSS JOIN LATERAL (
+        SELECT {_COLUMNS} {_JOINS}
+        WHERE commits.repository_id = wanted.id AND {on_line("commits.id", "watched.id", "NULL", "NULL")}
+        ORDER BY commits.ordinal DESC, trades.id DESC LIMIT {MOST_TRADES}
+    ) AS newest
+    """
+    trades: dict[int, list[Trade]] = {number: [] for number in repository_ids}
+
+    def add(repository_id: int, **columns: Any) -> None:
+        trades[repository_id].insert(0, _trade(**columns))
+
+    fetch(session, add, sql, ids=list(repository_ids))
+    return trades
 
 
 def list_trades_of_line(session: Session, repository_id: int, line: HistoryLine) -> list[Trade]:
@@ -277,14 +322,3 @@ def list_next_commits(session: Session, commit_id: int, operator_id: int, device
     line = read_line_of(session, commit_id) or ALL_COMMITS
     values = {"commit_id": commit_id, "operator_id": operator_id, "device_id": device_id, **line.parameters}
     return fetch(session, lambda commit_id: commit_id, _NEXT, **values)
-
-
-def find_parent(session: Session, commit_id: int) -> int | None:
-    """The id of the first parent of a commit; None where it has none that is known."""
-    sql = """
-    SELECT parent.id FROM commits
-    JOIN commits AS parent ON parent.repository_id = commits.repository_id AND parent.sha = commits.parent_sha
-    WHERE commits.id = :id
-    """
-    found: int | None = fetch_scalar(session, sql, id=commit_id)
-    return found

@@ -7,48 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
-from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.contract.words import Signal, StatementKind, StatementSource
 from warpwatch.db.reads.code import CommitRow, UnchangedRow
 from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_commits, compare_variants
 from warpwatch.db.reads.lines import ALL_COMMITS, read_line_of
-from warpwatch.db.reads.paired import PairedRounds, list_paired_rounds
+from warpwatch.db.reads.paired import list_paired_rounds
 from warpwatch.db.reads.query import Session, metric_choice
 from warpwatch.server.explanation.statements import read_statements
-from warpwatch.server.verdicts.held import PairOutcome, classify
+from warpwatch.server.verdicts.held import PairedOutcome, paired_outcomes
 from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.statements import NO_DATA, Statement, state_rounds
-from warpwatch.server.verdicts.thresholds import kind_of_time
-
-
-@dataclass(frozen=True, slots=True)
-class PairedOutcome:
-    """One series of two commits in their newest A/B comparison. ratio: head over base, with its interval. base_ns,
-    head_ns: times of the rounds."""
-
-    operator: str
-    case: str
-    variant: str
-    device_key: str
-    series_id: int
-    metric: str
-    job_id: int
-    outcome: PairOutcome
-    ratio: float | None
-    low: float | None
-    high: float | None
-    rounds: int
-    base_ns: float | None
-    head_ns: float | None
 
 
 def list_paired_outcomes(
     session: Session, base_commit_id: int, head_commit_id: int, device_id: int | None = None
 ) -> list[PairedOutcome]:
     """The outcome of every series that an A/B comparison measured at both commits, on one device or on all."""
-    pairs = list_paired_rounds(session, base_commit_id, head_commit_id, device_id)
-    among = sum(not pair.is_trial for pair in pairs)
-    return [_outcome(pair, among) for pair in pairs]
+    return paired_outcomes(list_paired_rounds(session, base_commit_id, head_commit_id, device_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,30 +175,4 @@ def _unmeasured(item: PairedOutcome) -> ComparedRow:
         separated=False,
         left_series_id=item.series_id,
         right_series_id=item.series_id,
-    )
-
-
-def _outcome(pair: PairedRounds, among: int) -> PairedOutcome:
-    verdict = classify(
-        pair.base_ns,
-        pair.head_ns,
-        kind_of_time(pair.device_kind, pair.metric, pair.protocol),
-        among,
-        pair.reason,
-        is_trial=pair.is_trial,
-    )
-    return PairedOutcome(
-        pair.operator,
-        pair.case,
-        pair.variant,
-        pair.device_key,
-        pair.series_id,
-        pair.metric,
-        pair.job_id,
-        verdict.outcome,
-        verdict.ratio,
-        verdict.low,
-        verdict.high,
-        len(pair.base_ns),
-        *times_of_rounds(pair.base_ns, pair.head_ns),
     )

@@ -34,6 +34,8 @@ from warpwatch.server.reports.formats import (
     short,
     unit_of,
 )
+from warpwatch.server.reports.wording import statement_words
+from warpwatch.server.verdicts.statements import state_step
 
 Figure = dict[str, Any]
 DEFAULT_VIEW = HistoryView()
@@ -412,10 +414,13 @@ def _environment_borders(histories: Sequence[SeriesHistory], axis: CommitAxis) -
 
 
 def _what_changed(history: SeriesHistory, before: PointRow, after: PointRow) -> str:
-    """The first two facts in which the new environment differs."""
+    """The first two facts in which the new environment differs, and by how much the series stepped there."""
     old, new = (history.environments.get(point.environment_id, {}) for point in (before, after))
     changed = [f"{name} {fact(value)}" for name, value in new.items() if fact(old.get(name)) != fact(value)]
-    return _shortened(", ".join(changed[:2]), 48) or f"environment {after.environment_id}"
+    text = _shortened(", ".join(changed[:2]), 48) or f"environment {after.environment_id}"
+    ends = before.environment_id, after.environment_id
+    steps = [item for item in history.steps if (item.base_environment_id, item.head_environment_id) == ends]
+    return text + "".join(f": {statement_words(state_step(step))}" for step in steps[-1:])
 
 
 def _commit_address(history: SeriesHistory, sha: str) -> str:

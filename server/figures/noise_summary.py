@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import exp
 from statistics import median
 
-from warpwatch.contract.words import Signal
+from warpwatch.contract.words import Signal, StepCause
 from warpwatch.db.cards import OffsetRow, list_agreed_cards
 from warpwatch.db.job_sources import list_sources
 from warpwatch.db.reads.history import ReadingRow, list_readings
@@ -34,6 +34,11 @@ class LevelShift:
     head_ordinal: int
     ratio: float
     is_code_changed: bool | None = None
+
+    @property
+    def cause(self) -> StepCause:
+        """The code, the environment and the card are the same on both sides, or no trial told which changed."""
+        return StepCause.NOISE if self.is_code_changed is False else StepCause.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.mirror import Mirror, Mirrors
 from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.judge.closing import adopt_merged, close_changes
+from warpwatch.server.judge.environments import follow_environment
 from warpwatch.server.judge.trades import record_trades
 from warpwatch.server.judge.writing import ContextChangedError, VerdictWriter, confirm_imported, repeat_unsure
 from warpwatch.server.threads.background import Background
@@ -104,8 +105,9 @@ class Judge(Background):
                     follow_branches(self._database, self._settings, repository_id)
                 imported_at = job.finished_at if origin.origin in IMPORTED else None
                 close_changes(self._database, mirrors, job.operator_id, job.device_id, imported_at)
-                if job.kind != JobKind.COMPARE:
-                    record_trades(self._database, job.commit_id, job.operator_id, job.device_id)
+                record_trades(self._database, job.commit_id, job.operator_id, job.device_id)
+                if imported_at is None and job.state == JobState.DONE:
+                    follow_environment(self._database, job)
             except EngineError:
                 raise
             except Exception:  # noqa: BLE001
@@ -377,7 +379,7 @@ def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: O
         writer = VerdictWriter(session, job.operator_id, job.device_id, ids, imported_job_id)
         answered = [item for item in suspicions if writer.suspect(item)]
         if imported_job_id is None and any(window.wants_repeat() for window in windows):
-            repeat_bench(session, job.id, origin.operator)
+            repeat_bench(session, job.id)
         for item in unpaired:
             if not any(item.shares_series(other) for other in answered):
                 writer.suspect(item, is_final=True)

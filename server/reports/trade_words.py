@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from warpwatch.contract.report_facts import Trade
 from warpwatch.contract.words import TradeKind
 from warpwatch.server.reports.formats import change, joules, plural, seconds, share, significant, size
+from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.trades import importance
 
 _MOST_PARTS = 4
 """Of the line on what a commit traded."""
 _TRADED_BYTES = {TradeKind.MEMORY: "memory", TradeKind.KEPT: "kept memory", TradeKind.CODE: "machine code"}
 _TRADED_WAITS = {TradeKind.COMPILE: "compile time", TradeKind.LOAD: "time to load", TradeKind.FIRST_CALL: "first call"}
+_PASSES = {"bwd": "backward", "fwd": "forward", "fwd_train": "forward with gradients", "step": "step"}
 _TRADED_STATES = {
     (TradeKind.DETERMINISM, True): "results now differ from run to run",
     (TradeKind.DETERMINISM, False): "results are deterministic now",
@@ -23,7 +25,10 @@ _TRADED_STATES = {
 
 
 def trade_words(trade: Trade) -> str:
-    """A trade in a few words: "memory +30 %", "error ×4 within tolerance", "first call +110 %, suspected"."""
+    """A trade in a few words: "memory +30 %", "error ×4 within tolerance", "first call +110 %, suspected", "backward
+    4.0× faster, step 1.20× slower"."""
+    if trade.kind == TradeKind.MOVED:
+        return ", ".join(f"{_PASSES[name]} {_factor(ratio)}" for name, ratio in trade.passes.items())
     if (state := _TRADED_STATES.get((trade.kind, trade.is_worse))) is not None:
         return state
     ratio = trade.after / trade.before if trade.before and trade.after is not None else None
@@ -33,6 +38,14 @@ def trade_words(trade: Trade) -> str:
     name = (_TRADED_BYTES | _TRADED_WAITS | {TradeKind.ENERGY: "energy"})[trade.kind]
     moved = change(ratio) or ("more" if trade.is_worse else "less")
     return f"{name} {moved}" if trade.is_exact else f"{name} {moved}, suspected"
+
+
+def _factor(ratio: float | None) -> str:
+    """1.20× slower; the same without a ratio."""
+    if ratio is None:
+        return "the same"
+    factor = severity(ratio)
+    return f"{factor:.{1 if factor >= 1.95 else 2}f}× {'slower' if ratio > 1 else 'faster'}"
 
 
 def trade_values(trade: Trade) -> str:
@@ -45,6 +58,8 @@ def trade_values(trade: Trade) -> str:
         return f"{plural(int(trade.after), 'element')} of {trade.tensor}"
     if trade.kind == TradeKind.BATCH:
         return f"{share(trade.before)} → {share(trade.after)} of rows"
+    if trade.kind == TradeKind.MOVED:
+        return f"{size(trade.before)} → {size(trade.after)} kept"
     write = size if trade.kind in _TRADED_BYTES else seconds if trade.kind in _TRADED_WAITS else joules
     return f"{write(trade.before)} → {write(trade.after)}"
 
@@ -72,6 +87,14 @@ def summarize_trades(trades: Sequence[Trade]) -> TradeLine | None:
     parts = [f"{timed.metric} {change(timed.change)}"] if timed is not None else []
     parts += list(dict.fromkeys(trade_words(trade) for trade in chosen))[:_MOST_PARTS]
     return TradeLine(operator, variant, ", ".join(parts), len(groups) - 1, any(trade.is_worse for trade in chosen))
+
+
+def summarize_by_commit(trades: Sequence[Trade]) -> dict[str, TradeLine]:
+    """The line of each commit that changed more than its times, by its id."""
+    groups: dict[str, list[Trade]] = {}
+    for trade in trades:
+        groups.setdefault(trade.commit_sha or "", []).append(trade)
+    return {sha: line for sha, group in groups.items() if (line := summarize_trades(group)) is not None}
 
 
 def traded_text(line: TradeLine | None) -> str | None:

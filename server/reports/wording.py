@@ -18,6 +18,7 @@ from warpwatch.contract.words import (
     StatementDirection,
     StatementKind,
     StatementSource,
+    StepCause,
     Verdict,
 )
 from warpwatch.db.regressions import RegressionRow
@@ -38,6 +39,7 @@ from warpwatch.server.verdicts.statements import (
     state_member,
     state_outcome,
     state_regression,
+    state_step,
 )
 
 _QUOTED = re.compile(r"`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
@@ -99,6 +101,8 @@ def statement_arrow(statement: Statement) -> str:
 def statement_words(statement: Statement) -> str:
     """A statement in words: "+41.0 % slower", "launch +8.0 % suspected", "kernel +5.1 % shift", "same code", "not told
     apart". A change of one of two signals names the signal."""
+    if statement.cause not in (None, StepCause.CODE, StepCause.NOISE, StepCause.UNKNOWN):
+        return f"{statement_words(replace(statement, cause=None))}, {statement.cause}"
     kind, ratio = statement.kind, change(statement.ratio)
     is_broken = statement.direction in (StatementDirection.BROKEN, StatementDirection.FIXED)
     if statement.signal is not None and kind in _CHANGES and not is_broken:
@@ -149,6 +153,7 @@ def statement_data(statement: Statement) -> dict[str, str | None]:
         "data-signal": statement.signal,
         "data-series": str(statement.series_id) if statement.series_id else None,
         "data-commit": statement.commit_sha,
+        "data-cause": statement.cause,
         "data-regression": str(statement.regression_id) if statement.regression_id else None,
     }
 
@@ -182,6 +187,7 @@ FILTERS = (
     state_member,
     state_outcome,
     state_regression,
+    state_step,
     statement_arrow,
     statement_data,
     statement_reason,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, expm1, inf, log, log1p, sqrt
 from statistics import NormalDist, median
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from warpwatch.contract.rounds import (
     FEWEST_TO_EXCLUDE,
@@ -18,11 +18,15 @@ from warpwatch.contract.rounds import (
     plain_ratio,
     scatter_interval,
     student,
+    times_of_rounds,
 )
 from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.noise import NORMAL_MAD
 from warpwatch.server.verdicts.paired import decide
-from warpwatch.server.verdicts.thresholds import confirmed_change, thresholds_of
+from warpwatch.server.verdicts.thresholds import confirmed_change, kind_of_time, thresholds_of
+
+if TYPE_CHECKING:
+    from warpwatch.db.reads.paired import PairedRounds
 
 PairOutcome = Literal["slower", "faster", "same", "not_slower", "unsure"]
 """same excludes a relevant change either way, not_slower one for the worse alone."""
@@ -52,6 +56,43 @@ class PairVerdict:
     high: float | None = None
     detectable: float | None = None
     false_alarm: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PairedOutcome:
+    """One series of two commits in their newest A/B comparison. ratio: head over base, with its interval. base_ns,
+    head_ns: times of the rounds."""
+
+    operator: str
+    case: str
+    variant: str
+    device_key: str
+    series_id: int
+    metric: str
+    job_id: int
+    outcome: PairOutcome
+    ratio: float | None
+    low: float | None
+    high: float | None
+    rounds: int
+    base_ns: float | None
+    head_ns: float | None
+
+
+def paired_outcomes(pairs: Sequence[PairedRounds], among: int | None = None) -> list[PairedOutcome]:
+    """The outcome of the newest comparison of each series of two commits. among: how many were classified together
+    where these are some of them."""
+    if among is None:
+        among = sum(not pair.is_trial for pair in pairs)
+    outcomes = []
+    for pair in pairs:
+        rounds = pair.base_ns, pair.head_ns
+        time_kind = kind_of_time(pair.device_kind, pair.metric, pair.protocol)
+        verdict = classify(*rounds, time_kind, among, pair.reason, is_trial=pair.is_trial)
+        place = pair.operator, pair.case, pair.variant, pair.device_key, pair.series_id, pair.metric, pair.job_id
+        measured = verdict.outcome, verdict.ratio, verdict.low, verdict.high, len(pair.base_ns)
+        outcomes.append(PairedOutcome(*place, *measured, *times_of_rounds(*rounds)))
+    return outcomes
 
 
 def classify_pairs(

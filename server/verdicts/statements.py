@@ -18,6 +18,7 @@ from warpwatch.contract.words import (
     StatementDirection,
     StatementKind,
     StatementSource,
+    StepCause,
     Verdict,
 )
 from warpwatch.server.verdicts.noise import Noise, Reading, detectable, learn
@@ -25,6 +26,7 @@ from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.thresholds import kind_of_time
 
 if TYPE_CHECKING:
+    from warpwatch.db.environment_changes import EnvironmentStep
     from warpwatch.db.reads.overview import OverviewCell
     from warpwatch.db.reads.standing import VerdictMark
     from warpwatch.db.reads.statements import PointReading, SeriesChangeFact, SeriesFacts
@@ -48,7 +50,8 @@ class Statement:
     a check or bench that did not end well. can_confirm: whether a trial can still decide what is suspected. is_ended:
     whether a change is over. between: standard deviation of log time between runs of the series. detectable: the
     smallest change that the series can show, as a share of the time. signal: which of the two times of a call it is
-    about; None where there is one alone.
+    about; None where there is one alone. cause: of a step of the history, as far as it is known; None where there is
+    no step.
     """
 
     kind: StatementKind
@@ -67,6 +70,7 @@ class Statement:
     between: float | None = None
     detectable: float | None = None
     signal: Signal | None = None
+    cause: StepCause | None = None
 
 
 NO_DATA = Statement(StatementKind.NO_DATA)
@@ -115,9 +119,11 @@ def state_series(facts: SeriesFacts, learned: dict[Place, Noise] | None = None) 
     if at is None:
         return plain
     if dismissed:
-        return replace(plain, kind=StatementKind.NOT_TOLD_APART, source=StatementSource.TRIAL)
+        by_trial = StatementSource.TRIAL
+        return replace(plain, kind=StatementKind.NOT_TOLD_APART, source=by_trial, cause=StepCause.NOISE)
     if ratio is not None and least is not None and severity(ratio) > 1 + least:
-        return replace(plain, kind=StatementKind.SHIFT, source=StatementSource.HISTORY)
+        unknown = StepCause.UNKNOWN
+        return replace(plain, kind=StatementKind.SHIFT, source=StatementSource.HISTORY, cause=unknown)
     return replace(plain, kind=StatementKind.NOT_TOLD_APART, source=StatementSource.HISTORY)
 
 
@@ -243,6 +249,25 @@ def state_member(row: RegressionSeriesRow) -> Statement:
     return _stated(about, row.verdict, direction, phase, can_confirm=True)
 
 
+def state_step(step: EnvironmentStep) -> Statement:
+    """The statement about the step of a series at a commit that was measured in two environments."""
+    is_noise = step.cause == StepCause.NOISE
+    about = Statement(
+        StatementKind.NOT_TOLD_APART if is_noise else StatementKind.SHIFT,
+        ratio=step.ratio,
+        low=step.low,
+        high=step.high,
+        source=StatementSource.TRIAL if step.is_decided else StatementSource.HISTORY,
+        series_id=step.series_id,
+        commit_sha=step.commit_sha,
+        cause=step.cause,
+    )
+    if not step.is_decided or step.cause != StepCause.TOOLCHAIN:
+        return about
+    direction = StatementDirection.SLOWER if step.ratio > 1 else StatementDirection.FASTER
+    return replace(about, kind=StatementKind.CONFIRMED, direction=direction)
+
+
 def state_mark(mark: VerdictMark) -> Statement:
     """The statement about a change as a timeline draws it."""
     change = mark.regression_id, mark.direction, mark.phase, mark.ratio, mark.signal
@@ -288,6 +313,7 @@ def _stated(about: Statement, verdict: str, direction: str, phase: str, *, can_c
         kind, source = StatementKind.CONFIRMED, StatementSource.CHECK if is_broken else StatementSource.TRIAL
     return replace(
         about,
+        cause=StepCause.CODE if kind == StatementKind.CONFIRMED else StepCause.UNKNOWN,
         kind=kind,
         direction=StatementDirection(direction),
         source=source,

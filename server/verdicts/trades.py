@@ -1,8 +1,9 @@
 """What a commit traded for what: errors, bits that differ, memory, energy, machine code and waiting times, beside the
-time.
+time; and one pass for the other.
 
 Counts and errors are exact, so a difference between neighbouring commits of one environment is one. Energy and waiting
-times are readings of one run each: a waiting time is suspected only, and far outside of its noise.
+times are readings of one run each: a waiting time is suspected only, and far outside of its noise. Work that moved
+between the passes is decided by A/B comparisons.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from typing import TYPE_CHECKING
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.report_facts import Trade
 from warpwatch.contract.words import BatchState, TradeKind
+from warpwatch.server.verdicts.held import paired_outcomes
+from warpwatch.server.verdicts.moved_work import find_moved_work
 from warpwatch.server.verdicts.noise import Reading, detectable, learn
+from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
 if TYPE_CHECKING:
@@ -69,6 +73,11 @@ def open_costs(trades: Iterable[Trade]) -> list[Trade]:
     return sorted((cost for cost in rest if cost.kind != TradeKind.ENERGY), key=lambda cost: -(cost.id or 0))
 
 
+def count_costs(trades: Iterable[Trade], operator: str | None = None) -> int:
+    """How many costs are open that are no suspicion; of one operator, where it is named."""
+    return sum(cost.is_exact and operator in (None, cost.operator) for cost in open_costs(trades))
+
+
 def _all_trades(facts: TradeFacts) -> Iterator[Trade]:
     for cell in facts.cells:
         yield from _trades_of(cell)
@@ -76,6 +85,7 @@ def _all_trades(facts: TradeFacts) -> Iterator[Trade]:
         yield from _trades_of_library(library)
     for wait in facts.waits:
         yield from _trades_of_wait(wait)
+    yield from find_moved_work(paired_outcomes(facts.pairs, facts.among), facts.cells)
 
 
 def _trades_of(cell: TradedCell) -> Iterator[Trade]:
@@ -166,7 +176,9 @@ def _trades_of_wait(wait: TradedWait) -> Iterator[Trade]:
 
 
 def distance(trade: Trade) -> float:
-    """How far the values of a trade are apart, by their logarithms."""
+    """How far the values of a trade are apart, by their logarithms; of moved work, how far the step moved."""
+    if trade.kind == TradeKind.MOVED:
+        return log(severity(trade.change or 1.0))
     if trade.kind in (TradeKind.DETERMINISM, TradeKind.BATCH) or trade.before is None or trade.after is None:
         return 0.0
     return abs(log(max(trade.after, 1e-300) / max(trade.before, 1e-300)))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from html import escape
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from warpwatch.db.reads.badges import BadgeCounts, read_badge_counts
+from warpwatch.db.reads.trades import list_trades_of_line
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Branch, Db, line_or_404, operator_or_404, repository_or_404
+from warpwatch.server.verdicts.trades import count_costs
 
 _HEIGHT, _PADDING, _PER_CHARACTER = 20, 6, 6.6
 GOOD, BAD, WARNING, UNKNOWN = "#1a7f37", "#c0392b", "#9a6700", "#57606a"
@@ -27,12 +30,13 @@ def words(counts: BadgeCounts) -> tuple[str, str]:
     failures = [(counts.wrong, "wrong"), (counts.failed, "failing"), (counts.slower, "slower")]
     texts = [f"{count} {name}" for count, name in failures if count]
     texts[-1:] = [f"{text} ({counts.launch} launch)" if counts.launch else text for text in texts[-1:]]
-    suspected = [f"{counts.suspected} suspected"] if counts.suspected else []
+    rest = [f"{counts.suspected} suspected"] if counts.suspected else []
+    rest += [f"{counts.costs} {'costs' if counts.costs > 1 else 'cost'}"] if counts.costs else []
     if texts:
-        return ", ".join(texts + suspected), BAD if counts.wrong or counts.slower else WARNING
-    if suspected:
-        return ", ".join([*([f"{counts.right} pass"] if counts.right else []), *suspected]), WARNING
-    return (f"{counts.right} pass, none slower", GOOD) if counts.right else ("not checked", UNKNOWN)
+        return ", ".join(texts + rest), BAD if counts.wrong or counts.slower else WARNING
+    if counts.suspected:
+        return ", ".join([*([f"{counts.right} pass"] if counts.right else []), *rest]), WARNING
+    return (", ".join([f"{counts.right} pass, none slower", *rest]), GOOD) if counts.right else ("not checked", UNKNOWN)
 
 
 def svg(label: str, text: str, colour: str) -> str:
@@ -74,11 +78,13 @@ def get_badge(
     branch: Branch = None,
     operator: Annotated[str | None, Query(max_length=200, description="Default: all.")] = None,
 ) -> Response:
-    """Passing and failing checks at the newest commits of a branch, open slow-downs and suspected changes, as an SVG
-    image."""
+    """Passing and failing checks at the newest commits of a branch, open slow-downs, suspected changes and what
+    commits cost beside the time, as an SVG image."""
     row = repository_or_404(session, repository)
     name = operator_or_404(session, row, operator).name if operator else None
-    counts = read_badge_counts(session, row.id, line_or_404(session, row, branch), name)
+    line = line_or_404(session, row, branch)
+    costs = count_costs(list_trades_of_line(session, row.id, line), name)
+    counts = replace(read_badge_counts(session, row.id, line, name), costs=costs)
     picture = badge((name or row.name)[:_MAX_LABEL], counts)
     tag = f'"{hashlib.sha256(picture.encode()).hexdigest()[:20]}"'
     headers = {"Cache-Control": f"max-age={KEPT_SECONDS}", "ETag": tag}

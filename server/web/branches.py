@@ -12,9 +12,10 @@ from warpwatch.db.reads.commits import ComparedRow, compare_commits
 from warpwatch.db.reads.lines import BranchRow, HistoryLine, find_branch, list_branches, read_line
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.regressions import Question, RegressionRow, list_regressions
-from warpwatch.server.explanation.paired import PairedOutcome, list_paired_outcomes
+from warpwatch.server.explanation.paired import list_paired_outcomes
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Before, Db, Limit, device_or_404, line_or_404, repository_or_404
+from warpwatch.server.verdicts.held import PairedOutcome
 from warpwatch.server.web.choices import Text, choose_bench
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.render import PageScope, query

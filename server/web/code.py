@@ -26,7 +26,6 @@ from warpwatch.db.reads.commits import CommitDetail, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.reads.trades import read_trade_facts
-from warpwatch.server.explanation.moved_work import MovedWork, read_moved_work
 from warpwatch.server.explanation.statements import state_cells
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.history.diffs import CommitSource, read_commit_source
@@ -120,17 +119,10 @@ def get_commits(
 def get_trades(session: Db, sha: Sha, repository: RepositoryName) -> Page[Trade]:
     """List what a commit changed beside its times, each with the change of its time: errors against the oracle, results
     that differ from call to call, rows that depend on others, memory, machine code, energy, and waiting times, which
-    are suspected only. What is worse comes first, of that variants that became faster."""
+    are suspected only. What is worse comes first, of that variants that became faster. Work that moved between the
+    forward and the backward pass is of the kind `moved`, as A/B comparisons of the commit with its first parent say."""
     commit = _commit_or_404(session, sha, repository)
     return Page(find_trades(read_trade_facts(session, commit.id)), None)
-
-
-@api.get("/commits/{sha}/moved-work", tags=["code"], responses=documented(404, 422))
-def get_moved_work(session: Db, sha: Sha, repository: RepositoryName) -> Page[MovedWork]:
-    """List the variants whose work a commit moved between the forward and the backward pass, as A/B comparisons of the
-    commit with its first parent say."""
-    commit = _commit_or_404(session, sha, repository)
-    return Page(read_moved_work(session, commit.id, read_trade_facts(session, commit.id).cells), None)
 
 
 @api.get("/commits/{sha}.csv", tags=["code"], responses=documented(404, 422) | CSV_ANSWER, response_class=Response)

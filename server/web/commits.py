@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 
 from fastapi import APIRouter, Request, Response
 
-from warpwatch.contract.report_facts import Trade
-from warpwatch.db.reads.code import CommitRow, list_commits
+from warpwatch.db.reads.code import list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
 from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
 from warpwatch.db.reads.trades import list_trades, read_trade_facts
-from warpwatch.server.explanation.moved_work import read_moved_work
 from warpwatch.server.explanation.statements import state_cells
 from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
 from warpwatch.server.figures.lanes import draw_lanes, width_of
@@ -21,7 +19,7 @@ from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Branch, Config
 from warpwatch.server.intake.filters import ALL_BRANCHES
 from warpwatch.server.reports.formats import natural, variant_order
-from warpwatch.server.reports.trade_words import TradeLine, summarize_trades
+from warpwatch.server.reports.trade_words import summarize_by_commit, summarize_trades
 from warpwatch.server.verdicts.trades import find_trades
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName, Sha, get_commit_source
@@ -32,6 +30,8 @@ CELLS = 100
 """Cells on one page of a commit."""
 MOST_TRADES = 3
 """Costs that the page of a commit lists."""
+TRADED = "traded"
+"""The tab with everything that the commit changed beside its times."""
 COUNTS = ("cells", "failing", "changed", "right", "wrong")
 
 
@@ -52,20 +52,11 @@ def commits(page: PageScope, before: Before = None, branch: Branch = None) -> Re
         commits=rows,
         graph=graph,
         culprits=list_culprits(page.session, [row.id for row in rows.items]),
-        traded=_traded(page, rows.items),
+        traded=summarize_by_commit(list_trades(page.session, [row.id for row in rows.items])),
         graph_width=width_of(graph),
         shown=line.name,
         before=before,
     )
-
-
-def _traded(page: PageScope, rows: Sequence[CommitRow]) -> dict[str, TradeLine]:
-    """One line for each commit that changed more than its times, by its id."""
-    trades: dict[str | None, list[Trade]] = {}
-    for trade in list_trades(page.session, [row.id for row in rows]):
-        trades.setdefault(trade.commit_sha, []).append(trade)
-    lines = {row.sha: summarize_trades(trades.get(row.sha, [])) for row in rows}
-    return {sha: line for sha, line in lines.items() if line is not None}
 
 
 @router.get("/commits/{sha}")
@@ -73,6 +64,8 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
     """Every variant on every case at one commit, a hundred at a time: what fails first, then what changed."""
     detail = _find(page, sha)
     page.moved(detail.repository)
+    trades = find_trades(read_trade_facts(page.session, detail.commit.id))
+    shows_trades = show == TRADED and bool(trades)
     chosen = CellFilter(show) if show in set(CellFilter) else CellFilter.ALL
     cells = list_cells(page.session, detail.commit, chosen, operator, before, CELLS)
     kept = {"show": None if chosen == CellFilter.ALL else chosen.value, "operator": operator}
@@ -80,8 +73,6 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
     changed = list_cells(page.session, detail.commit, CellFilter.CHANGED, operator, None, MOST_ROWS).items
     statements = state_cells(page.session, detail.commit, [*cells.items, *changed])
     tallies = [tally for tally in detail.operators if operator in (None, tally.operator)]
-    facts = read_trade_facts(page.session, detail.commit.id)
-    trades = find_trades(facts)
     return page.page(
         "commit.html",
         json=query(address, **filters),
@@ -89,7 +80,7 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         cells_json=query(f"/api/v1{address}/cells", **filters, **kept, before=before, limit=CELLS),
         detail=detail,
         commit=detail.commit,
-        show=chosen.value,
+        show=TRADED if shows_trades else chosen.value,
         operator=operator,
         kept=kept,
         before=before,
@@ -99,9 +90,10 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         trades=trades,
         traded=summarize_trades(trades),
         most_trades=MOST_TRADES,
-        moved=read_moved_work(page.session, detail.commit.id, facts.cells),
-        counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS},
-        groups=[(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],
+        counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS} | {TRADED: len(trades)},
+        groups=[]
+        if shows_trades
+        else [(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],
     )
 
 

@@ -309,11 +309,16 @@ def table_rows(histories: Iterable[SeriesHistory]) -> list[TableRow]:
         for point in history.points:
             last = before.get((point.environment_id, point.card_id))
             change = point.median_ns / last if last else None
-            own_marks = marks.pop((point.ordinal, point.commit_sha), [])
+            own_marks = marks.get((point.ordinal, point.commit_sha), [])
             about = stated.get(point.commit_sha)
             rows.append((point.ordinal, TableRow(variant, point.commit_sha, point, change, own_marks, about)))
             before[point.environment_id, point.card_id] = point.median_ns
-        rows += [(ordinal, TableRow(variant, sha, None, None, rest)) for (ordinal, sha), rest in marks.items()]
+        timed = {point.commit_sha for point in history.points}
+        rows += [
+            (ordinal, TableRow(variant, sha, None, None, rest))
+            for (ordinal, sha), rest in marks.items()
+            if sha not in timed
+        ]
     return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
 
 

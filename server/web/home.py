@@ -10,9 +10,11 @@ from fastapi import APIRouter, Request, Response
 
 from warpwatch.db.reads.home import HomeRow, list_home, read_job_repositories
 from warpwatch.db.reads.query import Page, Session
+from warpwatch.db.reads.trades import list_watched_trades
 from warpwatch.server.figures.home_strip import verdict_strip
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Before, Config, Db, Limit, settings_of
+from warpwatch.server.verdicts.trades import count_costs
 from warpwatch.server.web.lanes import read_lanes
 from warpwatch.server.web.moved import lead_to
 from warpwatch.server.web.render import Scope, query
@@ -57,8 +59,10 @@ def show_home(
 
 
 def read_home(session: Session, lease_seconds: float, before: int | None, limit: int) -> Page[HomeRow]:
-    """A page of repositories, with the estimated end of the work of each."""
+    """A page of repositories, with the open costs and the estimated end of the work of each."""
     rows = list_home(session, before, limit)
+    trades = list_watched_trades(session, [row.id for row in rows.items])
+    rows = Page([replace(row, costs=count_costs(trades[row.id])) for row in rows.items], rows.next_before)
     if not any(row.queued or row.running for row in rows.items):
         return rows
     repositories = read_job_repositories(session)
@@ -75,6 +79,6 @@ api = APIRouter(tags=["code"])
 
 @api.get("/home", responses=documented(422))
 def get_home(session: Db, settings: Config, before: Before = None, limit: Limit = 50) -> Page[HomeRow]:
-    """How every repository stands on its watched branch: open, suspected and failing, the queue with its estimated end,
-    and the confirmed changes of the last 90 days."""
+    """How every repository stands on its watched branch: open, suspected and failing, open costs, the queue with its
+    estimated end, and the confirmed changes of the last 90 days."""
     return read_home(session, settings.lease_seconds, before, limit)

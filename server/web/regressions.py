@@ -22,7 +22,7 @@ from warpwatch.db.reads.lines import read_line
 from warpwatch.db.reads.previews import ChangePreview, list_previews
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.query import Page as Listed
-from warpwatch.db.reads.trades import list_trades_of_line
+from warpwatch.db.reads.trades import list_trades_at, list_trades_of_line
 from warpwatch.db.regressions import (
     NOBODY,
     RegressionDetail,
@@ -57,6 +57,7 @@ from warpwatch.server.intake.filters import (
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error, read_form, until_error
 from warpwatch.server.judge.confirming import NotComparableError, compare_imported
 from warpwatch.server.reports.formats import state_name
+from warpwatch.server.reports.trade_words import TradeLine, summarize_trades
 from warpwatch.server.reports.wording import change_headline, change_tone
 from warpwatch.server.verdicts.statements import Statement, state_change
 from warpwatch.server.verdicts.trades import open_costs
@@ -109,6 +110,7 @@ def regressions(
         csv=query("/api/v1/regressions.csv", repository=name, **asked),
         found=events,
         previews=_previews(page, events.items),
+        traded=_traded(page, events.items),
         problem=problem,
         whole=whole,
         tab=filters.tab,
@@ -131,6 +133,21 @@ def _costs(page: PageScope, tab: str | None) -> list[Trade]:
         return []
     costs = open_costs(list_trades_of_line(page.session, page.repository.id, page.line))
     return [cost for cost in costs if cost.is_exact == (tab == InboxTab.OPEN)]
+
+
+def _traded(page: PageScope, events: Sequence[EventRow]) -> dict[int, TradeLine]:
+    """What the culprit of an event traded for its operators, by the id of the event."""
+    shas = {event.culprit_sha for event in events if event.culprit_sha is not None}
+    if page.repository is None or not shas:
+        return {}
+    trades = list_trades_at(page.session, page.repository.id, shas)
+    lines = {
+        event.id: summarize_trades(
+            [item for item in trades if item.commit_sha == event.culprit_sha and item.operator in event.operators]
+        )
+        for event in events
+    }
+    return {number: line for number, line in lines.items() if line is not None}
 
 
 def _choose_tab(filters: Filters) -> None:

@@ -19,6 +19,7 @@ from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError, SchemaTo
 from warpwatch.db.metadata import METADATA
 from warpwatch.db.models import RepositoryRecord
 
+ROOT = Path(__file__).parents[2]
 VERSION_0_1 = Path(__file__).parent / "version_0_1.backup.gz"
 """What `warpwatch backup` of version 0.1 wrote, compressed."""
 
@@ -129,12 +130,12 @@ def test_a_backup_of_version_0_1_is_restored_and_upgraded(own_url: str, tmp_path
 def test_a_database_of_version_0_1_keeps_its_rows_and_loses_the_old_queue(empty_url: str) -> None:
     """The backup was made at version 0.1, with a job that was done, one that ran and one that waited."""
     load_version_0_1(empty_url)
-    assert migrate.pending(empty_url) == 3
+    assert migrate.pending(empty_url) == len(list((ROOT / "db" / "migrations" / "versions").glob("0*.py"))) - 1
     before = rows_of(empty_url)
     migrate.upgrade(empty_url)
     after = rows_of(empty_url)
     assert {table for table in before if table.startswith("procrastinate")} == set(before) - set(after)
-    assert set(after) - set(before) == {"trades"}
+    assert set(after) - set(before) == {"environment_changes", "environment_steps", "trades"}
     for table, rows in after.items():
         if table not in before:
             assert rows == []

@@ -15,14 +15,17 @@ from warpwatch.contract.measurement import Counter
 from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
-from warpwatch.db.reads.trades import TradedCell
-from warpwatch.server.explanation.moved_work import find_moved_work
-from warpwatch.server.explanation.paired import PairedOutcome
+from warpwatch.db.reads.paired import PairedRounds
+from warpwatch.db.reads.trades import TradedCell, TradeFacts
 from warpwatch.server.judge import Judge
-from warpwatch.server.verdicts.held import PairOutcome
+from warpwatch.server.reports.trade_words import trade_values, trade_words
+from warpwatch.server.verdicts.held import PairedOutcome, PairOutcome
+from warpwatch.server.verdicts.moved_work import find_moved_work
+from warpwatch.server.verdicts.trades import find_trades
 
 __all__ = ["judge"]
 
+HTML = {"Accept": "text/html"}
 SIZES = "n=1024,f32"
 BASE_NS = {"fwd": 4000.0, "fwd_train": 4000.0, "bwd": 4000.0, "step": 8000.0}
 """Of a chain of four products, as worker/adversaries/honest/kernels/steps.py times it."""
@@ -43,23 +46,31 @@ def cell(direction: str, base_kept: float, head_kept: float) -> TradedCell:
 
 
 def moved(client: TestClient, lab: Lab, index: int) -> list[dict[str, Any]]:
-    address = f"/api/v1/commits/{lab.shas[index]}/moved-work"
+    """Passes by variant of the work that a commit moved."""
+    address = f"/api/v1/commits/{lab.shas[index]}/trades"
     rows: list[dict[str, Any]] = client.get(address, params={"repository": "kernels"}).json()["items"]
+    return [row for row in rows if row["kind"] == "moved"]
+
+
+def costs(client: TestClient) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = client.get("/api/v1/costs", params={"repository": "kernels"}).json()["items"]
     return rows
 
 
 def sentences(*outcomes: PairedOutcome, cells: tuple[TradedCell, ...] = ()) -> list[str]:
-    return [work.sentence for work in find_moved_work(outcomes, cells)]
+    return [trade_words(work) for work in find_moved_work(outcomes, cells)]
 
 
 def test_one_sentence_tells_every_pass_the_step_and_the_memory() -> None:
     measured = [outcome("bwd", 0.25), outcome("fwd_train", 1.9), outcome("step", 1.2), outcome("fwd", 1.0)]
-    (work,) = find_moved_work(measured, [cell("step", 1e6, 1.3e6)])
-    assert work.sentence == (
-        "backward 4.0× faster, forward the same, forward with gradients 1.90× slower, step 1.20× slower; "
-        "kept memory +30.0\u2009%"
+    (work,) = find_moved_work(measured, [cell("step", 2**20, 2**21)])
+    assert trade_words(work) == (
+        "backward 4.0× faster, forward the same, forward with gradients 1.90× slower, step 1.20× slower"
     )
-    assert (work.case, work.change, work.cases) == (f"{SIZES},step", 1.2, 1)
+    assert trade_values(work) == "1.00\u2009MiB → 2.00\u2009MiB kept"
+    assert (work.case, work.change, work.is_worse) == (f"{SIZES},step", 1.2, True)
+    (same,) = find_moved_work([outcome("bwd", 0.25), outcome("step", 1.0)], [])
+    assert (same.is_worse, trade_values(same)) == (False, ""), "a step that is as fast as before costs nothing"
 
 
 @pytest.mark.parametrize(
@@ -102,13 +113,19 @@ def test_the_host_s_time_of_a_call_is_no_work_that_moves() -> None:
 
 
 def test_the_worst_of_several_shapes_is_told() -> None:
-    larger = [replace(outcome(name, ratio), case=f"n=2048,f32,{name}") for name, ratio in (("bwd", 0.5), ("step", 1.4))]
-    (work,) = find_moved_work([outcome("bwd", 0.25), outcome("step", 1.2), *larger], [])
+    pairs = [
+        PairedRounds(
+            1, True, "chain", f"n={n},f32,{name}", "v1", "cpu", "cpu", 1, 1, 1, "hot", "1", None, *rounds(ratio, 4e5)
+        )
+        for n, changes in ((1024, {"bwd": 0.25, "step": 1.2}), (2048, {"bwd": 0.5, "step": 1.4}))
+        for name, ratio in changes.items()
+    ]
+    (work,) = find_trades(TradeFacts([], [], [], pairs))
     assert (work.case, work.cases) == ("n=2048,f32,step", 2)
 
 
 def test_a_commit_that_moves_work_is_told_so_on_its_page(
-    client: TestClient, lab: Lab, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, lab: Lab, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its times of separate runs alone tell nothing."""
     cases = tuple(f"{SIZES},{direction}" for direction in ("fwd", "bwd", "step"))
@@ -131,22 +148,37 @@ def test_a_commit_that_moves_work_is_told_so_on_its_page(
         ]
         lab.finish(lab.submit("bench", index), lab.outcome(timed))
     assert moved(client, lab, 1) == []
-    rounds = {
+    paired = {
         ("v1", f"{SIZES},{direction}"): (
             [100 * BASE_NS[direction] * (1 + 0.001 * turn) for turn in range(12)],
             [100 * BASE_NS[direction] * (1 + 0.001 * turn) * ratio for turn in range(12)],
         )
         for direction, ratio in after.items()
     }
-    lab.compare(lab.submit("compare", 1, base=0), rounds)
+    lab.compare(lab.submit("compare", 1, base=0), paired)
     (row,) = moved(client, lab, 1)
-    told = "backward 4.0× faster, forward the same, step 1.20× slower; kept memory +100.0\u2009%"
-    assert row["sentence"] == told
-    page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
-    assert page.count("data-moved") == 1
+    assert row["passes"] == {"bwd": pytest.approx(0.25), "fwd": None, "step": pytest.approx(1.2)}
+    told = "backward 4.0× faster, forward the same, step 1.20× slower"
+    page = client.get(f"/commits/{lab.shas[1]}", headers=HTML).text
+    assert page.count('data-trade="moved"') == 1
     assert "Trades kept memory for speed" in page
-    assert told in page
+    assert f"{told}: 4.00\u2009MiB → 8.00\u2009MiB kept" in page
+    tab = client.get(f"/commits/{lab.shas[1]}?show=traded", headers=HTML).text
+    assert "Traded (2)" in tab
+    assert [tab.count(f'data-traded="{kind}"') for kind in ("moved", "kept")] == [1, 1]
     assert moved(client, lab, 0) == []
+    judge.sweep()
+    assert told in client.get("/commits", headers=HTML).text, "the list has the line of the commit"
+    inbox = client.get("/regressions", headers=HTML).text
+    assert 'data-cost="moved"' in inbox
+    for address in ("/", "/overview"):
+        assert "2 costs" in client.get(address, headers=HTML).text
+    (repository,) = client.get("/api/v1/home").json()["items"]
+    assert repository["costs"] == 2
+    assert "2 costs" in client.get("/api/v1/badges/kernels.svg").text
+    (cost,) = (row for row in costs(client) if row["kind"] == "moved")
+    client.post(f"/api/v1/costs/{cost['id']}/accept", json={"author": "ann"})
+    assert "1 cost" in client.get("/api/v1/badges/kernels.svg").text
 
 
 @pytest.mark.parametrize(("timed", "suspected"), [("step", "bwd"), ("fwd", "bwd"), ("step", "fwd")])
@@ -168,5 +200,8 @@ def test_a_trial_of_a_backward_pass_measures_the_step_beside_it(
     judge.sweep()
     (confirmed,) = client.get("/api/v1/regressions", params={"repository": "kernels"}).json()["items"]
     assert (confirmed["direction"], confirmed["series"]) == ("faster", 1)
-    told = [row["sentence"] for row in moved(client, lab, 1)]
-    assert told == (["backward 2.0× faster, step the same"] if has_step else [])
+    told = "backward 2.0× faster, step the same"
+    assert bool(moved(client, lab, 1)) == has_step
+    inbox = client.get("/regressions?tab=improvements", headers=HTML).text
+    assert (told in inbox) == has_step, "the culprit's line stands with its change"
+    assert not costs(client), "a step that is as fast as before costs nothing"

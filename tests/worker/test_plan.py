@@ -12,12 +12,13 @@ from tests.worker import probes
 from tests.worker.conftest import Diary, Repository
 from warpwatch import git
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
-from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.spec import JobRequest, JobSpec, name_environment
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.worker import checkout, worktrees
 from warpwatch.worker.cells import compare_cells
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
+from warpwatch.worker.plan import JobPlan, plan_job
 from warpwatch.worker.reporter import CannotRunError
 from warpwatch.worker.tools import Tools
 
@@ -90,6 +91,23 @@ def test_both_commits_are_checked_out_once_for_each_toolchain(
     assert (row.variant, row.case, row.status) == ("ok", CASE, Status.OK)
     assert request_of.base_sha is not None
     expect_planned(events, [request_of.base_sha, request_of.sha] * 2)
+
+
+def test_an_environment_is_found_among_the_toolchains(tools: Tools, request_of: JobRequest, tmp_path: Path) -> None:
+    """A comparison that names environments gets the toolchains that give them, that of the commit itself among them."""
+    (tools.host.home / "worker.toml").write_text(TOOLCHAINS)
+    (checkout,) = tools.checkouts(request_of.url, [request_of.sha], Diary())
+    plain = checkout.environment_of(checkout.sources_of("probe"), Diary())
+    old, gone = (plain.with_facts({"variables": {"CXXFLAGS": flag}}) for flag in ("-O0", "-O9"))
+
+    def plan(*keys: str) -> JobPlan:
+        spec = replace(SPEC, toolchains=(name_environment(keys[0]), name_environment(keys[1])))
+        return plan_job(replace(request_of, base_sha=request_of.sha, spec=spec), tools, Diary(), tmp_path)
+
+    planned = plan(old.key, plain.key)
+    assert [item.environment_of(planned.sources, Diary()).key for item in planned.checkouts] == [old.key, plain.key]
+    with pytest.raises(CannotRunError, match=f"gives the environment {gone.key[:12]}"):
+        plan(gone.key, plain.key)
 
 
 @pytest.mark.parametrize(

@@ -139,9 +139,11 @@ class Trade:
 
     tensor: of an error or of bits; empty for others. change: of the time, head over base; None where it was not timed
     on both sides. metric: of that time. is_faster: by more than is confirmed. before, after: relative errors of the
-    tensor, bytes, joules, seconds, or shares of rows. cases: that show it. is_worse: whether the commit paid it.
-    is_exact: whether it is counted and not timed; what is timed is suspected and no more. variant and case are empty
-    where it concerns the library. id, commit_sha, accepted_by: of one that is stored.
+    tensor, bytes, joules, seconds, or shares of rows; of moved work the bytes that are kept between the passes. cases:
+    that show it. is_worse: whether the commit paid it. is_exact: whether it is counted, or A/B comparisons decided it;
+    what one run timed is suspected and no more. variant and case are empty where it concerns the library. passes: of
+    moved work, the time of each direction that was compared, head over base; None where it is the same. id, commit_sha,
+    accepted_by: of one that is stored.
     """
 
     kind: TradeKind
@@ -158,6 +160,7 @@ class Trade:
     is_worse: bool = True
     is_exact: bool = True
     metric: str = ""
+    passes: dict[str, float | None] = field(default_factory=dict)
     id: int | None = None
     commit_sha: str | None = None
     accepted_by: str | None = None

@@ -20,6 +20,7 @@ ADDRESS = "address"
 SANITIZERS = {"memcheck": "cuda", "racecheck": "cuda", "initcheck": "cuda", ADDRESS: "cpu"}
 """Every sanitizer and the kind of device whose code it looks at."""
 TOOLCHAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_OF_ENVIRONMENT = "environment-"
 _ALWAYS_STORED = ("suite", "variants", "cases", "seed")
 
 
@@ -42,6 +43,16 @@ PLAN_LIMITS = {"wait": (0, 100), "warm_up": (0, 100), "active": (1, 100), "repea
 """Least and greatest value of every number of a plan."""
 
 
+def name_environment(key: str) -> str:
+    """The name that asks, in place of a toolchain, for whichever gives the environment with this key."""
+    return _OF_ENVIRONMENT + key
+
+
+def named_environment(name: str) -> str | None:
+    """The key of the environment that a name asks for; None for the name of a toolchain."""
+    return name.removeprefix(_OF_ENVIRONMENT) if name.startswith(_OF_ENVIRONMENT) else None
+
+
 @dataclass(frozen=True, slots=True)
 class KnownNames:
     """Variants and cases that an earlier commit had. Where a commit does not load, each of them gets its status."""
@@ -58,7 +69,8 @@ class JobSpec:
     of the suite's cases, None means all. budget_ns: time for one variant on one case, None means BUDGET_NS. rounds,
     stop, pairs (variant, case): of a comparison; rounds None means contract.rounds.ROUNDS, stop None takes all rounds.
     sanitize: a name of SANITIZERS, for checks. known: see KnownNames; the field asks for nothing. toolchains: of a
-    comparison, the toolchains that build and run the base and the head; see worker.toolchains.
+    comparison, the toolchains that build and run the base and the head; see worker.toolchains. A name that
+    `name_environment` made asks for whichever of them gives that environment.
     """
 
     suite: str = "quick"

@@ -27,7 +27,7 @@ class Status(StrEnum):
 class TradeKind(StrEnum):
     """What a commit changed beside a time. determinism: whether results differ from call to call. batch: whether rows
     depend on the rows beside them. kept: memory between forward and backward. code: machine code of the library.
-    compile, load, first_call: what is waited for once."""
+    compile, load, first_call: what is waited for once. moved: work between the forward and the backward pass."""
 
     ACCURACY = "accuracy"
     DETERMINISM = "determinism"
@@ -39,6 +39,7 @@ class TradeKind(StrEnum):
     COMPILE = "compile"
     LOAD = "load"
     FIRST_CALL = "first_call"
+    MOVED = "moved"
 
 
 class BatchState(StrEnum):
@@ -51,6 +52,19 @@ class BatchState(StrEnum):
 
 NO_FAILURE = frozenset({Status.OK, Status.UNSUPPORTED, Status.SKIPPED})
 """The statuses that name no failure of a variant."""
+
+
+class StepCause(StrEnum):
+    """Why the line of a series steps. code: a commit. toolchain: driver, compiler, packages or kernel. method: the
+    protocol by which it is timed. card: the physical device. noise: no change is shown, or code and environment are the
+    same on both sides. unknown: several of them changed at once, or nothing told them apart."""
+
+    CODE = "code"
+    TOOLCHAIN = "toolchain"
+    METHOD = "method"
+    CARD = "card"
+    NOISE = "noise"
+    UNKNOWN = "unknown"
 
 
 class Reason(StrEnum):
