@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._gradients import once_differentiable
+
 CELL, PERSISTENT, TILES = 3, 4, 5
 """Versions of the native scan, numbered as in csrc/gru/gru.h."""
 
@@ -76,6 +78,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
     ctx.save_for_backward(h0, w, out, saved if kept else None, *(() if kept else (gates, bias)))
 
 
+@once_differentiable
 def _backward(ctx: Any, gradient: Tensor | None, _saved: None) -> tuple[Tensor | None, ...]:
     if gradient is None:
         return (None,) * 6

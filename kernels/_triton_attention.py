@@ -18,6 +18,8 @@ from torch import Tensor
 
 from warpwatch.peers import triton_interpreted
 
+from ._gradients import once_differentiable
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _product(x, y, precision: tl.constexpr, widen: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -328,6 +330,7 @@ class TritonAttention(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         (q, k, v, out, log_sum), call = ctx.saved_tensors, ctx.call
         g, delta = _laid_out(gradients[0], call.by_row), torch.empty_like(log_sum)

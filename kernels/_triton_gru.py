@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._gradients import once_differentiable
+
 try:
     import triton
     import triton.language as tl
@@ -79,6 +81,7 @@ class TritonScan(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         h0, w, out, saved = ctx.saved_tensors
         gradient = gradients[0].contiguous()

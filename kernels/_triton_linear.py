@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._gradients import once_differentiable
+
 try:
     import triton
     import triton.language as tl
@@ -62,6 +64,7 @@ class TritonLinear(torch.autograd.Function):
         return product(x, w.t(), b)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         g = gradients[0]

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._gradients import once_differentiable
+
 try:
     import triton
     import triton.language as tl
@@ -67,6 +69,7 @@ class TritonSpmm(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         crow, col, values, b = ctx.saved_tensors
         g = gradients[0].contiguous()

@@ -20,6 +20,7 @@ from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from ._aligned import aligned
 from ._compiled import compiled
+from ._gradients import once_differentiable
 from ._hopper import hopper_unsupported
 
 TENSOR_CORES, WARPGROUPS = 3, 4
@@ -120,6 +121,7 @@ def register_native() -> None:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, out, log_sum)
 
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None, _log_sum: None) -> tuple[Tensor | None, ...]:
         if gradient is None:
             return (None,) * 6

@@ -20,6 +20,7 @@ from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from . import attention, matmul
 from ._compiled import compiled
+from ._gradients import once_differentiable
 
 PROJECTIONS = ("q", "k", "v", "o")
 NORM_EPSILON = 1e-5
@@ -220,6 +221,7 @@ class Block(torch.autograd.Function):
         return normed[0].view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, w_q, w_k, w_v, w_o, gain, q, k, v, out, log_sum, y, stats = ctx.saved_tensors
         rows, operators = x.flatten(0, 1), torch.ops.warpwatch

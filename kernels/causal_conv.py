@@ -19,6 +19,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_dir
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from ._compiled import compiled
+from ._gradients import once_differentiable
 
 CUDA_CORES, TENSOR_CORES, SPLIT_TENSOR_CORES = 3, 4, 5
 """Versions of the native operator, numbered as in csrc/causal_conv/causal_conv.h."""
@@ -74,6 +75,7 @@ def register_native() -> None:
         k, w, _, ctx.version = inputs
         ctx.save_for_backward(k, w)
 
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         k, w = ctx.saved_tensors
         dk, dw = torch.ops.warpwatch.causal_conv_backward(gradient, k, w, ctx.version)
@@ -323,6 +325,7 @@ class TritonConv(torch.autograd.Function):
         return _triton_convolve(k, w, eps, False, ctx.precision)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         k, w = ctx.saved_tensors
         g, k, dw = gradients[0].contiguous(), k.contiguous(), torch.empty_like(w, memory_format=torch.contiguous_format)

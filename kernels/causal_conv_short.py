@@ -20,6 +20,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_dir
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from ._compiled import compiled
+from ._gradients import once_differentiable
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
@@ -78,6 +79,7 @@ def register_native() -> None:
         x, w, bias, ctx.silu = inputs
         ctx.save_for_backward(x, w, bias)
 
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, w, bias = ctx.saved_tensors
         dx, dw, dbias = torch.ops.warpwatch.causal_conv_short_backward(gradient, x, w, bias, ctx.silu)
@@ -294,6 +296,7 @@ class TritonShortConv(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, w, bias = ctx.saved_tensors
         x, w, bias = x.contiguous(), w.contiguous(), None if bias is None else bias.contiguous()

@@ -20,6 +20,7 @@ from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from . import matmul
 from ._compiled import compiled
+from ._gradients import once_differentiable
 from ._triton_linear import product
 
 ROWS, TILES = 3, 5
@@ -100,6 +101,7 @@ def register_all() -> None:
     matmul.register_native()
 
 
+@once_differentiable
 def _backward(ctx: Any, gradient: Tensor) -> tuple[list[Tensor], Tensor, None]:
     w, *parts = ctx.saved_tensors
     widths = [part.shape[1] for part in parts]
@@ -289,6 +291,7 @@ class TritonConcat(torch.autograd.Function):
         return y.view(*parts[0].shape[:-1], w.shape[0])
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         w, *parts = ctx.saved_tensors
         g = gradients[0].reshape(-1, w.shape[0])

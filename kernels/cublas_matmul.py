@@ -18,6 +18,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Precisio
 from warpwatch.peers import compile_unsupported
 
 from ._compiled import compiled
+from ._gradients import once_differentiable
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
@@ -80,6 +81,7 @@ def register_native() -> None:
         a, b, *ctx.how = inputs
         ctx.save_for_backward(a, b)
 
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         a, b = ctx.saved_tensors
         return *torch.ops.warpwatch.cublas_matmul_backward(gradient, a, b, *ctx.how), None, None, None

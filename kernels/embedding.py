@@ -20,6 +20,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_dir
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from ._compiled import compiled
+from ._gradients import once_differentiable
 
 ATOMIC, SORTED = 3, 4
 """Versions of the native operator: how its gradient is summed."""
@@ -107,6 +108,7 @@ def register_native() -> None:
         ctx.rows = weight.shape[0]
         ctx.save_for_backward(indices)
 
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (indices,) = ctx.saved_tensors
         if ctx.version == ATOMIC:
@@ -281,6 +283,7 @@ class TritonEmbedding(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (indices,) = ctx.saved_tensors
         gradient, indices = gradients[0].contiguous(), indices.contiguous()

@@ -20,6 +20,7 @@ from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from . import _recurrent, matmul
 from ._compiled import compiled
+from ._gradients import once_differentiable
 from ._triton_gru import triton_scan
 from ._triton_linear import TritonLinear
 
@@ -132,6 +133,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, T
     ctx.save_for_backward(e, h, w_e, w_h, w_fc, after, saved)
 
 
+@once_differentiable
 def _backward(ctx: Any, d_logits: Tensor, d_after: Tensor, _saved: Tensor) -> tuple[Tensor | None, ...]:
     """Products of a library; they read each weight once, as the forward kernels do."""
     e, h, w_e, w_h, w_fc, after, saved = ctx.saved_tensors
@@ -335,6 +337,7 @@ class StepGradients(torch.autograd.Function):
         return y, after
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         of_operands = torch.ops.warpwatch.gru_step_backward(*gradients, *ctx.saved_tensors, ctx.version)
         return (None, None, *of_operands)

@@ -19,6 +19,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Question
 from warpwatch.peers import compile_unsupported
 
 from ._compiled import compiled
+from ._gradients import once_differentiable
 
 LAYER, BOTH, TENSOR, THREE_TERMS, ONE_TERM = 3, 4, 5, 6, 7
 """Versions of the native operator, numbered as in csrc/kron/kron.h."""
@@ -110,6 +111,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
     ctx.save_for_backward(x, states, w1, w2)
 
 
+@once_differentiable
 def _backward(ctx: Any, gradient: Tensor | None, _states: None) -> tuple[Tensor | None, ...]:
     if gradient is None:
         return (None,) * 6

@@ -20,6 +20,7 @@ from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from . import matmul
 from ._compiled import compiled
+from ._gradients import once_differentiable
 from ._triton_linear import TritonLinear
 
 ROWS, TILES = 3, 5
@@ -81,6 +82,7 @@ def register_all() -> None:
     matmul.register_native()
 
 
+@once_differentiable
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, w = ctx.saved_tensors
     if x.is_cuda and x.shape[0] > MOST_ROWS and ctx.version == ROWS:

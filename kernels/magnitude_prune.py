@@ -18,6 +18,7 @@ from warpwatch.operator import Case, Cost, Maker, Operator, both_directions, cas
 from warpwatch.peers import compile_unsupported
 
 from ._compiled import compiled
+from ._gradients import once_differentiable
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -74,6 +75,7 @@ def register_native() -> None:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(output[1])
 
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None, _mask: None) -> tuple[Tensor | None, None]:
         if gradient is None:
             return None, None

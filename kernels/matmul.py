@@ -14,6 +14,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_dir
 from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsupported
 
 from ._compiled import compiled
+from ._gradients import once_differentiable
 from ._hopper import hopper_unsupported
 
 NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS = range(3, 9)
@@ -447,6 +448,7 @@ class TritonMatmul(torch.autograd.Function):
         return _triton_product(a, b, how, ctx.precision)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         a, b = ctx.saved_tensors
         g = gradients[0]

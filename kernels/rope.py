@@ -19,6 +19,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_dir
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from ._compiled import compiled
+from ._gradients import once_differentiable
 
 FLAT, TABLE, WORDS = 3, 4, 5
 """Versions of the native operator, numbered as in csrc/rope/rope.h."""
@@ -116,6 +117,7 @@ def register_native() -> None:
         _, _, cos, sin, positions, *ctx.form = inputs
         ctx.save_for_backward(cos, sin, positions)
 
+    @once_differentiable
     def backward(ctx: Any, q_gradient: Tensor, k_gradient: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin, positions = ctx.saved_tensors
         both = torch.ops.warpwatch.rope_backward(q_gradient, k_gradient, cos, sin, positions, *ctx.form)
@@ -378,6 +380,7 @@ class TritonRope(torch.autograd.Function):
         return tuple(_triton_turn(x, cos, sin, positions, heads_first, interleaved, False) for x in (q, k))  # type: ignore[return-value]
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin, positions = ctx.saved_tensors
         heads_first, interleaved = ctx.form

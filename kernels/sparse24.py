@@ -21,6 +21,7 @@ from warpwatch.peers import compile_unsupported
 
 from ._aligned import aligned
 from ._compiled import compiled
+from ._gradients import once_differentiable
 from ._hopper import hopper_unsupported
 
 MOST_TOKENS = 8
@@ -143,6 +144,7 @@ def _train_remember(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tenso
     ctx.save_for_backward(inputs[0], *output[1:])
 
 
+@once_differentiable
 def _train_backward(
     ctx: Any, gradient: Tensor | None, _values: None, _metadata: None
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -392,6 +394,7 @@ class SemiStructured(torch.autograd.Function):
         return padded_product(product, compress(pruned), x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, pruned = ctx.saved_tensors
         return gradients[0] @ pruned, gradients[0].mT @ x, None, None

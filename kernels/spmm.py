@@ -17,6 +17,7 @@ from torch import Tensor
 from warpwatch.operator import Case, Cost, Maker, Operator, Question, both_directions, case
 from warpwatch.peers import triton_unsupported
 
+from ._gradients import once_differentiable
 from ._triton_spmm import TritonSpmm
 
 CSR_ALG1, CSR_ALG2, CSR_ALG3 = 4, 6, 12
@@ -114,6 +115,7 @@ def register_native() -> None:
     def remember(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
 
+    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         crow, col, values, b = ctx.saved_tensors
         _, _, wants_values, wants_b = ctx.needs_input_grad
@@ -213,6 +215,7 @@ class TorchSparse(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         crow, col, values, b = ctx.saved_tensors
         (g,), of = gradients, ctx.transposed
@@ -356,6 +359,7 @@ class CuSparse(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         crow, col, values, b = ctx.saved_tensors
         (g,), (_, transposed, sampled), number = gradients, ctx.buffers, ctx.plan.number
@@ -435,6 +439,7 @@ class SparseProduct(torch.autograd.Function):
         return multiply(crow, col, inspected["starts"], values, b)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         crow, col, values, b = ctx.saved_tensors
         (g,), of = gradients, ctx.inspected

@@ -22,6 +22,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_dir
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from ._compiled import compiled
+from ._gradients import once_differentiable
 
 TILES, VECTORS = range(2)
 """Launch shapes of the native operators, numbered as in csrc/square/square.h."""
@@ -59,6 +60,7 @@ def register_native() -> None:
         a, ctx.launch = inputs
         ctx.save_for_backward(a)
 
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (a,) = ctx.saved_tensors
         return torch.ops.warpwatch.square_backward(gradient, a, ctx.launch), None
@@ -245,6 +247,7 @@ class InlineSquare(torch.autograd.Function):
         return product(1.0, a, a)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (a,) = ctx.saved_tensors
         return ctx.product(2.0, gradients[0], a), None
@@ -353,6 +356,7 @@ class TritonSquare(torch.autograd.Function):
         return _triton_product(1.0, a, a)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (a,) = ctx.saved_tensors
         return _triton_product(2.0, gradients[0], a)

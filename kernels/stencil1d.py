@@ -15,6 +15,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_dir
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from ._compiled import compiled
+from ._gradients import once_differentiable
 
 SHARED, VECTORS = 3, 4
 """Versions of the native operator, numbered as in csrc/stencil1d/stencil1d.h."""
@@ -59,6 +60,7 @@ def register_native() -> None:
         x, w, ctx.version = inputs
         ctx.save_for_backward(x, w)
 
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         return (*torch.ops.warpwatch.stencil1d_backward(gradient, x, w, ctx.version), None)
@@ -199,6 +201,7 @@ class TritonStencil(torch.autograd.Function):
         return _triton_stencil(x, w, False)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         x, w = ctx.saved_tensors
         g, x = gradients[0].contiguous(), x.contiguous()

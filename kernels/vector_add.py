@@ -17,6 +17,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from ._compiled import compiled
+from ._gradients import once_differentiable
 
 THREADS, BLOCKS, ONE_BLOCK, VECTORS = range(4)
 """Launch shapes of the native operator, numbered as in csrc/vector_add/vector_add.h."""
@@ -63,6 +64,7 @@ def register_native() -> None:
     def fake(a: Tensor, b: Tensor, launch: int = THREADS) -> Tensor:
         return a.new_empty(a.shape)
 
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         return gradient, gradient, None
 
@@ -300,5 +302,6 @@ class TritonAdd(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         return gradients[0], gradients[0]

@@ -1,0 +1,84 @@
+"""Second derivatives by the native variants: right, or refused; torch alone would leave out terms in silence."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from warpwatch.operator import Case, Operator
+from warpwatch.worker.harness.problem import SeededMaker, map_tensors, named_tensors
+
+from .conftest import ROOT, ready
+
+CHEAP = 10**7
+"""Operations of a case that takes milliseconds."""
+
+
+def operators() -> list[Operator]:
+    names = sorted(path.stem for path in (ROOT / "kernels").glob("[!_]*.py"))
+    found: list[Operator] = [importlib.import_module(f"kernels.{name}").operator for name in names]
+    return [
+        operator
+        for operator in found
+        if operator.gradients and operator.native and any(variant.native for variant in operator.variants.values())
+    ]
+
+
+def smallest_case(operator: Operator) -> Case:
+    """The cheapest backward case of full precision, f64 where there is one."""
+    cases = [case for case in operator.all_cases() if case.direction == "bwd" and case.precision in ("f64", "f32")]
+    return min(cases, key=lambda case: (case.precision != "f64", operator.cost(case).flops))
+
+
+def gradient_of_penalty(operator: Operator, function: Callable[..., Any], inputs: dict[str, Any]) -> list[Tensor]:
+    """The gradients of a loss with a penalty on its gradients, as a training with gradient penalty computes them."""
+    inputs = map_tensors(lambda tensor: tensor.clone(), inputs)
+    leaves = [
+        tensor.requires_grad_() for name, tensor in named_tensors(inputs) if name.split("[")[0] in operator.gradients
+    ]
+    returned = function(**inputs)
+    values = returned if isinstance(returned, (tuple, list)) else (returned,)
+    loss = torch.stack([value.square().sum() for value in values if value.requires_grad]).sum()
+    first = torch.autograd.grad(loss, leaves, create_graph=True)
+    penalty = torch.stack([gradient.square().sum() for gradient in first]).sum()
+    return list(torch.autograd.grad(loss + penalty, leaves))
+
+
+@pytest.mark.parametrize("operator", operators(), ids=lambda operator: operator.name)
+def test_a_second_derivative_is_right_or_refused(operator: Operator, build_cache: Path) -> None:
+    ready(operator, build_cache)
+    case = smallest_case(operator)
+    assert operator.cost(case).flops < CHEAP
+    inputs = operator.inputs(case, SeededMaker(3, torch.device("cpu"), case.precision))
+    expected = gradient_of_penalty(operator, operator.reference, inputs)
+    native = [
+        variant
+        for variant in operator.variants.values()
+        if variant.native and not variant.prepare and variant.reason_unsupported(case, "cpu") is None
+    ]
+    assert native
+    for variant in native:
+        try:
+            actual = gradient_of_penalty(operator, variant.function, inputs)
+        except RuntimeError as error:
+            assert "v1" in str(error), variant.name
+        else:
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4, msg=variant.name)
+
+
+def test_first_derivatives_are_taken_with_a_graph_and_by_torch_func(build_cache: Path) -> None:
+    from kernels.square import operator
+
+    square = ready(operator, build_cache).variants["v3"].function
+    a = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(square(a).sum(), a, create_graph=True)
+    torch.testing.assert_close(gradient, 2 * a)
+    torch.testing.assert_close(torch.func.grad(lambda t: square(t).sum())(a.detach()), 2 * a.detach())
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        torch.func.hessian(lambda t: square(t).sum())(a.detach())
