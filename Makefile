@@ -71,7 +71,7 @@ nightly: $(VENV)/.develop browser  ## What CI has no time for: long tests, CUDA 
 	$(BIN)/warpwatch prove all --device cpu --honest 200 --load $$(nproc)
 	$(BIN)/warpwatch prove caches --device cpu --seeds 1
 	$(BIN)/warpwatch prove honest --device cpu --honest 500
-	$(PYTEST) tests/server/test_openapi.py tests/server/test_openapi_roles.py --requests 20 --timeout 3600
+	$(PYTEST) tests/server/test_openapi.py tests/server/test_openapi_roles.py --requests 40 --timeout 3600
 	$(BIN)/python bench/fleet.py --workers 200 --jobs 5000 --faults
 	@$(MAKE) --no-print-directory e2e
 
