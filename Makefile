@@ -22,7 +22,7 @@ TESTERS ?= 2
 # Many images switch byte code off, and then every process compiles all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help up ci test shared browsers later timed loop e2e nightly package coverage lint types migrations build check references shots lock vendor format hooks browser clean containers
+.PHONY: help up ci test shared browsers later timed loop e2e nightly package coverage lint types migrations build libraries cuda check references shots lock vendor format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -53,12 +53,11 @@ timed: $(VENV)/.develop
 loop: $(VENV)/.develop
 	$(PYTEST) $(LOOP)
 
-# With make build at a low priority, compilers take the cores that tests leave idle. Nothing runs there what is built for
-# a GPU, so its compilers check it and hardly optimize, which takes a quarter of the time for the longest device code.
-# One architecture is enough there: each takes a fifth of the time, and make nightly compiles for all.
+# At a low priority, compilers take the cores that tests leave idle. Nothing runs there what is built for a GPU, so its
+# compilers check it for one architecture and hardly optimize, and make nightly builds libraries for all.
 # Where the browser has to be installed, the others do not wait for it.
 ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possible at the same time.
-	@$(MAKE) --no-print-directory --jobs 4 check shared later ALSO=tests/package ARCHS="--arch 90" DEVICE_CODE=--Ofast-compile=max HOST_CODE=-O0
+	@$(MAKE) --no-print-directory --jobs 4 shared later lint types migrations libraries cuda ALSO=tests/package
 	@$(MAKE) --no-print-directory --jobs 2 timed loop
 
 e2e: $(VENV)/.develop browser  ## Measure ten, twenty-five and forty commits of known fate through the whole service; takes an hour.
@@ -95,10 +94,14 @@ types: $(VENV)/.develop  ## Strict types.
 migrations: $(VENV)/.develop  ## An upgraded empty database equals the models.
 	$(BIN)/warpwatch migrate --check
 
-build: $(VENV)/.develop  ## Compile all native code, CUDA included; no GPU is needed.
+build: libraries  ## Compile all native code, CUDA included; no GPU is needed.
+	nice $(BIN)/warpwatch build --no-fingerprints --target cuda
+
+libraries: $(VENV)/.develop
 	nice $(BIN)/warpwatch build --no-fingerprints --target cpu
-	CXXFLAGS="$(HOST_CODE) $$CXXFLAGS" NVCCFLAGS="$(DEVICE_CODE) $$NVCCFLAGS" \
-	  nice $(BIN)/warpwatch build --no-fingerprints --target cuda $(ARCHS)
+
+cuda: $(VENV)/.develop
+	nice $(BIN)/python -m tests.cuda_code
 
 vendor:         ## Fetch the files of web/static/vendor from npm, and compare their digests.
 	$(PYTHON) packaging/vendor.py
