@@ -12,11 +12,16 @@ LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header -
 # at is seeded once. Another follows it with about as much as each of the others has left by then.
 TIMED  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py)
 LOOP   := tests/worker/test_loop.py
-LONG   := $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) tests/kernels
+LONG   := $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) tests/kernels \
+          $(addprefix tests/worker/test_,templates.py honest_builds.py exam.py definitions.py toolchains.py telemetry.py) \
+          $(addprefix tests/worker/test_,working_tree.py turns.py bundle.py) \
+          $(addprefix tests/server/test_,cards.py story.py creep.py backup.py command.py several_servers.py example.py)
 LATER  := tests/server/test_openapi.py tests/server/test_openapi_roles.py tests/security $(wildcard tests/test_*.py)
 OTHERS := tests/db tests/harness/test_*.py tests/pages tests/server/test_*.py tests/worker/test_*.py
 SHARED := $(LONG) $(filter-out $(LONG) $(LATER) $(TIMED) $(LOOP),$(wildcard $(OTHERS)))
 PYTEST := $(BIN)/pytest
+# Plugins for tests of browsers and of made-up requests take a second to import, in each process.
+PLAIN  := -p no:schemathesis -p no:playwright -p no:base_url
 # Runs of pytest beside each other in make test; coverage has one, because two would write one file.
 TESTERS ?= 2
 # Many images switch byte code off, and then every process compiles all of our modules.
@@ -39,7 +44,7 @@ else
 endif
 
 shared: $(VENV)/.collected
-	$(PYTEST) -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(SHARED)
+	$(PYTEST) $(PLAIN) -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(SHARED)
 
 browsers: $(VENV)/.collected browser
 	$(PYTEST) tests/browser $(ALSO)
@@ -48,10 +53,10 @@ later: browsers
 	$(PYTEST) $(LATER)
 
 timed: $(VENV)/.develop
-	$(PYTEST) $(TIMED)
+	$(PYTEST) $(PLAIN) $(TIMED)
 
 loop: $(VENV)/.develop
-	$(PYTEST) $(LOOP)
+	$(PYTEST) $(PLAIN) $(LOOP)
 
 # At a low priority, compilers take the cores that tests leave idle. Nothing runs there what is built for a GPU, so its
 # compilers check it for one architecture and hardly optimize, and make nightly builds libraries for all.
