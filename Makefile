@@ -12,17 +12,22 @@ LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header -
 # at is seeded once. Another follows it with about as much as each of the others has left by then.
 TIMED  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py)
 LOOP   := tests/worker/test_loop.py
-LONG   := $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) tests/kernels
+LONG   := $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) tests/kernels \
+          $(addprefix tests/worker/test_,templates.py honest_builds.py exam.py definitions.py toolchains.py telemetry.py) \
+          $(addprefix tests/worker/test_,working_tree.py turns.py bundle.py) \
+          $(addprefix tests/server/test_,cards.py story.py creep.py backup.py command.py several_servers.py example.py)
 LATER  := tests/server/test_openapi.py tests/server/test_openapi_roles.py tests/security $(wildcard tests/test_*.py)
 OTHERS := tests/db tests/harness/test_*.py tests/pages tests/server/test_*.py tests/worker/test_*.py
 SHARED := $(LONG) $(filter-out $(LONG) $(LATER) $(TIMED) $(LOOP),$(wildcard $(OTHERS)))
 PYTEST := $(BIN)/pytest
+# Plugins for tests of browsers and of made-up requests take a second to import, in each process.
+PLAIN  := -p no:schemathesis -p no:playwright -p no:base_url
 # Runs of pytest beside each other in make test; coverage has one, because two would write one file.
 TESTERS ?= 2
 # Many images switch byte code off, and then every process compiles all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help up ci test shared browsers later timed loop e2e nightly package coverage lint types migrations build check references shots examples lock vendor format hooks browser clean containers
+.PHONY: help up ci test shared browsers later timed loop e2e nightly package coverage lint types migrations build libraries cuda check references shots examples lock vendor format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -39,7 +44,7 @@ else
 endif
 
 shared: $(VENV)/.collected
-	$(PYTEST) -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(SHARED)
+	$(PYTEST) $(PLAIN) -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(SHARED)
 
 browsers: $(VENV)/.collected browser
 	$(PYTEST) tests/browser $(ALSO)
@@ -48,17 +53,16 @@ later: browsers
 	$(PYTEST) $(LATER)
 
 timed: $(VENV)/.develop
-	$(PYTEST) $(TIMED)
+	$(PYTEST) $(PLAIN) $(TIMED)
 
 loop: $(VENV)/.develop
-	$(PYTEST) $(LOOP)
+	$(PYTEST) $(PLAIN) $(LOOP)
 
-# With make build at a low priority, compilers take the cores that tests leave idle. Nothing runs there what is built for
-# a GPU, so its compilers check it and hardly optimize, which takes a quarter of the time for the longest device code.
-# One architecture is enough there: each takes a fifth of the time, and make nightly compiles for all.
+# At a low priority, compilers take the cores that tests leave idle. Nothing runs there what is built for a GPU, so its
+# compilers check it for one architecture and hardly optimize, and make nightly builds libraries for all.
 # Where the browser has to be installed, the others do not wait for it.
 ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possible at the same time.
-	@$(MAKE) --no-print-directory --jobs 4 check shared later ALSO=tests/package ARCHS="--arch 90" DEVICE_CODE=--Ofast-compile=max HOST_CODE=-O0
+	@$(MAKE) --no-print-directory --jobs 4 shared later lint types migrations libraries cuda ALSO=tests/package
 	@$(MAKE) --no-print-directory --jobs 2 timed loop
 
 e2e: $(VENV)/.develop browser  ## Measure ten, twenty-five and forty commits of known fate through the whole service; takes an hour.
@@ -71,7 +75,7 @@ nightly: $(VENV)/.develop browser  ## What CI has no time for: long tests, CUDA 
 	$(BIN)/warpwatch prove all --device cpu --honest 200 --load $$(nproc)
 	$(BIN)/warpwatch prove caches --device cpu --seeds 1
 	$(BIN)/warpwatch prove honest --device cpu --honest 500
-	$(PYTEST) tests/server/test_openapi.py tests/server/test_openapi_roles.py --requests 20 --timeout 3600
+	$(PYTEST) tests/server/test_openapi.py tests/server/test_openapi_roles.py --requests 40 --timeout 3600
 	$(BIN)/python bench/fleet.py --workers 200 --jobs 5000 --faults
 	@$(MAKE) --no-print-directory e2e
 
@@ -95,10 +99,14 @@ types: $(VENV)/.develop  ## Strict types.
 migrations: $(VENV)/.develop  ## An upgraded empty database equals the models.
 	$(BIN)/warpwatch migrate --check
 
-build: $(VENV)/.develop  ## Compile all native code, CUDA included; no GPU is needed.
+build: libraries  ## Compile all native code, CUDA included; no GPU is needed.
+	nice $(BIN)/warpwatch build --no-fingerprints --target cuda
+
+libraries: $(VENV)/.develop
 	nice $(BIN)/warpwatch build --no-fingerprints --target cpu
-	CXXFLAGS="$(HOST_CODE) $$CXXFLAGS" NVCCFLAGS="$(DEVICE_CODE) $$NVCCFLAGS" \
-	  nice $(BIN)/warpwatch build --no-fingerprints --target cuda $(ARCHS)
+
+cuda: $(VENV)/.develop
+	nice $(BIN)/python -m tests.cuda_code
 
 vendor:         ## Fetch the files of web/static/vendor from npm, and compare their digests.
 	$(PYTHON) packaging/vendor.py

@@ -21,7 +21,7 @@ from warpwatch.server.http.access import hash_of
 from warpwatch.server.http.permissions import ROLE_SCOPES, SCOPES, required_scope
 from warpwatch.settings import Settings
 
-REQUESTS = 2
+REQUESTS = 1
 """Per operation and role, of those that all tests share."""
 OPEN = ("/api/v1/worker/", "/api/v1/hooks/", "/api/v1/health")
 

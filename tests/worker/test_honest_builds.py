@@ -34,8 +34,21 @@ def bench(tools: Tools, url: str, sha: str, version: DefinitionsVersion | None, 
     return execute(request, tools, diary, tools.host.home / "traces")
 
 
-@pytest.mark.parametrize("mode", ["own", "beside"])
-@pytest.mark.parametrize("name", honest_builds.NAMES)
+BESIDE_IN_CI = ("generator", "editable")
+"""Projects that every run also measures by definitions of another repository: a file that a program writes, and an
+installation that points into the checkout. The others are built the same way, and nightly measures them so."""
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        *((name, "own") for name in honest_builds.NAMES),
+        *(
+            pytest.param(name, "beside", marks=[] if name in BESIDE_IN_CI else [pytest.mark.nightly])
+            for name in honest_builds.NAMES
+        ),
+    ],
+)
 def test_a_project_that_builds_itself_is_benched(tools: Tools, tmp_path: Path, name: str, mode: str) -> None:
     measured, version = Repository(tmp_path / "measured"), None
     if mode == "beside":

@@ -1,0 +1,50 @@
+"""Checks all CUDA code of this checkout: `python -m tests.cuda_code`; no GPU is needed.
+
+nvcc compiles device code to machine code of one architecture, and the C++ compiler checks the bindings. The host's half
+of a source and linking would take as long again and more, so those are left to `warpwatch build`, which `make nightly`
+runs for all architectures.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from warpwatch import _toolchain, native
+
+SOURCES = Path(__file__).parent.parent / "csrc"
+ARCH = _toolchain.ARCH_SPECIFIC[90]
+
+
+def main() -> int:
+    sources = [path for path in sorted(SOURCES.glob("*/*")) if path.suffix in (".cpp", ".cu")]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        nvcc, cxx = _toolchain.cuda_compiler(Path(folder)), _toolchain.cxx_compiler(Path(folder))
+        if nvcc is None:
+            print("no CUDA compiler: put nvcc of the CUDA toolkit on PATH or set CUDA_HOME")
+            return 1
+        device = [nvcc.path, "-ccbin", cxx.path, *native.NVCC_FLAGS, "--Ofast-compile=max", "-cubin"]
+        device += [f"-gencode=arch=compute_{ARCH},code=sm_{ARCH}", f"-I{SOURCES}", "--output-directory"]
+        include = ["-isystem", str(_toolchain.torch().include), f"-I{SOURCES}"]
+        host = [cxx.path, *native.CXX_FLAGS, "-fsyntax-only", *include]
+
+        def compiles(source: Path) -> bool:
+            kept = Path(folder, source.parent.name)
+            kept.mkdir(exist_ok=True)
+            command = [*device, kept, source] if source.suffix == ".cu" else [*host, source]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            if done.returncode != 0:
+                print(done.stdout, flush=True)
+            return done.returncode == 0
+
+        results = list(pool.map(compiles, sources))
+    print(f"CUDA code: {sum(results)} of {len(results)} sources compile")
+    return 0 if results and all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
