@@ -309,7 +309,7 @@ AND {ON_LINE}
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RegressionFilter:
     """Which regressions are asked for; None asks for all.
 
     tab: one of InboxTab. state: one of Triage, or "open" for those that are new or acknowledged. assignee: a name, or
@@ -340,7 +340,7 @@ class Question:
 
 
 def list_regressions(
-    session: Session, repository_id: int, question: Question, before: int | None = None, limit: int = 50
+    session: Session, repository_id: int, question: RegressionFilter, before: int | None = None, limit: int = 50
 ) -> Page[RegressionRow]:
     """The regressions that match the question, worst first; `before` is `next_before` of the page before."""
     size, skip = max(1, min(limit, MAX_PAGE)), before or 0
@@ -348,7 +348,7 @@ def list_regressions(
     return Page(items[:size], skip + size if len(items) > size else None)
 
 
-def count_by_tab(session: Session, repository_id: int, question: Question) -> dict[InboxTab, int]:
+def count_by_tab(session: Session, repository_id: int, question: RegressionFilter) -> dict[InboxTab, int]:
     """How many regressions are in each tab, whichever tab, verdict and state the question asks for."""
     sql = f"SELECT {TAB} AS tab, count(*) FROM {TABLES} WHERE {MATCHES} GROUP BY 1"
     counts = dict.fromkeys(InboxTab, 0)
@@ -359,13 +359,13 @@ def count_by_tab(session: Session, repository_id: int, question: Question) -> di
     return counts
 
 
-def list_all_regressions(session: Session, repository_id: int, question: Question) -> list[RegressionRow]:
+def list_all_regressions(session: Session, repository_id: int, question: RegressionFilter) -> list[RegressionRow]:
     """The same without pages, for files; at most MOST_ROWS."""
     return _worst_first(session, repository_id, question, MOST_ROWS, 0)
 
 
 def _worst_first(
-    session: Session, repository_id: int, question: Question, limit: int, skip: int
+    session: Session, repository_id: int, question: RegressionFilter, limit: int, skip: int
 ) -> list[RegressionRow]:
     sql = f"""
     {_REGRESSIONS} WHERE {MATCHES}

@@ -16,7 +16,7 @@ from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.events import find_ordinal, ordinal_at
 from warpwatch.db.reads.lines import ALL_COMMITS, read_line
 from warpwatch.db.reads.query import Session
-from warpwatch.db.regressions import NOBODY, Question
+from warpwatch.db.regressions import NOBODY, RegressionFilter
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.settings import Settings
 
@@ -99,7 +99,7 @@ Filters = Annotated[_Filters, Depends(_Filters)]
 class ResolvedFilters:
     """The filters as the database takes them; errors lists the fields that cannot be used."""
 
-    question: Question
+    question: RegressionFilter
     errors: list[FieldError] = field(default_factory=list)
 
 
@@ -121,7 +121,7 @@ def resolve(session: Session, settings: Settings, repository: RepositoryRow, fil
     if line is None:
         remedy = f"use a branch with submitted commits, or {ALL_BRANCHES} for all"
         errors.append(FieldError(field="branch", message=f"there is no branch {filters.branch!r}", remedy=remedy))
-    question = Question(
+    question = RegressionFilter(
         line=line or ALL_COMMITS,
         tab=filters.tab,
         verdict=filters.verdict or (None if filters.tab else Verdict.CONFIRMED),
@@ -139,7 +139,9 @@ def resolve(session: Session, settings: Settings, repository: RepositoryRow, fil
     return ResolvedFilters(question, errors)
 
 
-def resolve_or_422(session: Session, settings: Settings, repository: RepositoryRow, filters: _Filters) -> Question:
+def resolve_or_422(
+    session: Session, settings: Settings, repository: RepositoryRow, filters: _Filters
+) -> RegressionFilter:
     """The filters as the database takes them; Problem 422 names every field at fault."""
     resolved = resolve(session, settings, repository, filters)
     if resolved.errors:

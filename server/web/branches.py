@@ -11,7 +11,7 @@ from warpwatch.db.reads.code import CommitRow, find_commit, list_commits
 from warpwatch.db.reads.commits import ComparedRow, compare_commits
 from warpwatch.db.reads.lines import BranchRow, HistoryLine, find_branch, list_branches, read_line
 from warpwatch.db.reads.query import Page, Session
-from warpwatch.db.regressions import Question, RegressionRow, list_regressions
+from warpwatch.db.regressions import RegressionFilter, RegressionRow, list_regressions
 from warpwatch.server.explanation.paired import list_paired_outcomes
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Before, Db, Limit, device_or_404, line_or_404, repository_or_404
@@ -64,7 +64,7 @@ def _outcomes(session: Session, base: CommitRow, head: CommitRow) -> list[Paired
 
 def _changes(session: Session, repository_id: int, branch: BranchRow, line: HistoryLine) -> list[RegressionRow]:
     """The changes that begin at a commit of the branch itself; those of the watched branch are on its own pages."""
-    question = Question(verdict=None, line=line)
+    question = RegressionFilter(verdict=None, line=line)
     rows = list_regressions(session, repository_id, question, limit=MOST_CHANGES).items
     return [row for row in rows if row.branch == branch.name and row.verdict in ("confirmed", "suspected")]
 

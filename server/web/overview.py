@@ -16,7 +16,7 @@ from warpwatch.db.reads.code import list_suites
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.standing import count_standing, list_timeline_ordinals, list_verdict_marks
 from warpwatch.db.reads.trades import list_trades_of_line
-from warpwatch.db.regressions import Question, list_regressions
+from warpwatch.db.regressions import RegressionFilter, list_regressions
 from warpwatch.db.saved_views import list_saved_views
 from warpwatch.db.trends import read_trends
 from warpwatch.db.watches import list_watchers
@@ -86,7 +86,7 @@ def overview(
         "branch": line.branch,
     }
     # Improvements are open too; they are no regressions, and come last.
-    shown = Question(state="open", line=line, watcher=watcher)
+    shown = RegressionFilter(state="open", line=line, watcher=watcher)
     regressions = list_regressions(session, repository.id, shown, limit=MOST_OPEN).items
     suspected = list_regressions(session, repository.id, replace(shown, verdict="suspected"), limit=MOST_SUSPECTED)
     standing = count_standing(session, repository.id, line, watcher=watcher)

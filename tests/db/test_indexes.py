@@ -166,7 +166,7 @@ from warpwatch.db.reads.trades import (
 )
 from warpwatch.db.reads.work import JobFilter, count_trials, list_jobs
 from warpwatch.db.reaper import Reaper
-from warpwatch.db.regressions import Question, list_regressions, read_regression, read_verdicts
+from warpwatch.db.regressions import RegressionFilter, list_regressions, read_regression, read_verdicts
 from warpwatch.db.saved_views import list_saved_views, read_saved_view, remove_view, save_view
 from warpwatch.db.schedules import list_due, list_open, list_readings, list_requested, list_schedules, read_costs
 from warpwatch.db.traces import TraceFilter, list_traces, read_summaries
@@ -262,11 +262,13 @@ def read_everything(world: World) -> None:
         list_requested(s, world.repository, ["aaaa"], ["bench"])
         list_readings(s, world.repository)
         read_costs(s)
-        (listed,) = list_regressions(s, world.repository, Question(state="open", since=0, assignee="nobody")).items
+        (listed,) = list_regressions(
+            s, world.repository, RegressionFilter(state="open", since=0, assignee="nobody")
+        ).items
         list_events(
             s,
             world.repository,
-            Question(state="open", operator="kron", device_key="test-cpu", case_key="n=16", overdue=False),
+            RegressionFilter(state="open", operator="kron", device_key="test-cpu", case_key="n=16", overdue=False),
         )
         assert read_event(s, world.repository, listed) is not None
         assert read_regression(s, listed.id) is not None
@@ -370,7 +372,7 @@ def read_branches(world: World) -> None:
         assert list_watches(s, world.repository, "ann", "kron").items == [read_watch(s, watch_id)]
         assert list_watchers(s, world.repository) == ["ann"]
         read_overview(s, world.repository, world.device, "hot", line, watcher="ann")
-        list_regressions(s, world.repository, Question(watcher="ann"))
+        list_regressions(s, world.repository, RegressionFilter(watcher="ann"))
         unwatch(s, watch_id)
         new = NewChannel("mail", "webhook", "http://a", "http://a", "secret", list(NoticeKind))
         channel = add_channel(s, world.repository, new)
