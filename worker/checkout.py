@@ -191,7 +191,8 @@ class Checkout:
             return
         if self.build_failure is not None or (self._package is not None and self._package.renew()):
             return
-        content = "\0".join((self.trees.content, host.installed(self.project.interpreter), host.kind))
+        # A build reads no definitions beside the commit, so that those may change without another build.
+        content = "\0".join((self.trees.commit_content, host.installed(self.project.interpreter), host.kind))
         seconds = host.settings.build_timeout_seconds
         try:
             with host.stopwatch.measure(Activity.COMPILE):

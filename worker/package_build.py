@@ -47,6 +47,9 @@ _OFFLINE = re.compile(
 """Messages of systems, resolvers and pip where there is no network. The words are theirs, and no exit status reports a
 missing network."""
 _TAIL_LINES = 40
+_MOST_ERRORS = 5
+_COMPILER_ERROR = re.compile(r"\berror: |: error |\berror\(", re.IGNORECASE)
+"""As GCC, Clang and CMake, MSVC's linker, and nvcc write it."""
 _LINE_BYTES = 8192
 _POLL_SECONDS = 0.2
 _SCRIPT = r"""
@@ -195,14 +198,18 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, seconds: float, rep
     """Logs what the command prints until it ends; PackageBuildError where it fails or takes too long."""
     assert process.stdout is not None
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    errors: list[str] = []
     with process.stdout as output:
         lines = LineReader(output.fileno(), _LINE_BYTES)
         while not lines.ended:
             select.select([lines.descriptor], [], [], _POLL_SECONDS)
             lines.read()
             while (line := lines.take()) is not None:
-                tail.append(line.decode(errors="replace").replace("\0", "").rstrip())
-                reporter.log(tail[-1])
+                text = line.decode(errors="replace").replace("\0", "").rstrip()
+                if len(errors) < _MOST_ERRORS and _COMPILER_ERROR.search(text):
+                    errors.append(text)
+                tail.append(text)
+                reporter.log(text)
             reason = reporter.should_stop()
             if reason is not None:
                 raise Stopped(reason)
@@ -212,7 +219,9 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, seconds: float, rep
         code = process.wait(timeout=max(1.0, deadline - time.monotonic()))
     if code != 0:
         fault = Fault.BUILD_OFFLINE if any(_OFFLINE.search(line) for line in tail) else None
-        raise PackageBuildError("\n".join([f"the build command exited with status {code}", *tail]), fault)
+        # Builders of Python print a long traceback behind the error of a compiler.
+        cut = [line for line in errors if line not in tail]
+        raise PackageBuildError("\n".join([f"the build command exited with status {code}", *cut, *tail]), fault)
 
 
 def _find_full_disk(left: Tree) -> Fault | None:

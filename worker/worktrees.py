@@ -52,11 +52,13 @@ _SERVICE = "warpwatch"
 @dataclass(frozen=True, slots=True)
 class CommitTrees:
     """Where the files of a commit lie. root: what defines its operators. commit: what they measure; None where they
-    measure nothing else. content: digest of all. commits: the mirror and id of the commit that each folder holds."""
+    measure nothing else. content: digest of all. commit_content: digest of those of the commit. commits: the mirror and
+    id of the commit that each folder holds."""
 
     root: Tree
     commit: Tree | None
     content: str
+    commit_content: str
     commits: Mapping[Path, tuple[Path, str]]
 
     def measuring(self, built: Tree) -> CommitTrees:
@@ -83,13 +85,13 @@ def lay_out(commit: MirroredCommit, folder: Path) -> Iterator[CommitTrees]:
         with git.empty_worktree(folder):
             content = _check_out_inputs(folder, mirror, sha, project)
             tree = Tree(folder)
-            yield CommitTrees(tree, None if measured is None else tree, content, {folder: (mirror, sha)})
+            yield CommitTrees(tree, None if measured is None else tree, content, content, {folder: (mirror, sha)})
         return
     source, path = mirror_of(mirror, definitions), folder.with_name(f"{folder.name}-measured")
-    with git.empty_worktree(folder), _source_tree(mirror, sha, path, measured) as content:
-        content += _check_out_inputs(folder, source, definitions.sha, project)
+    with git.empty_worktree(folder), _source_tree(mirror, sha, path, measured) as commit_content:
+        content = commit_content + _check_out_inputs(folder, source, definitions.sha, project)
         commits = {folder: (source, definitions.sha), path: (mirror, sha)}
-        yield CommitTrees(Tree(folder), Tree(path), content, commits)
+        yield CommitTrees(Tree(folder), Tree(path), content, commit_content, commits)
 
 
 def _check_out_inputs(root: Path, mirror: Path, sha: str, project: Project) -> str:

@@ -353,6 +353,11 @@ def test_a_build_adds_to_the_commit_and_is_kept_by_content(
     other = measured.commit("other words", {"README.md": "other"})
     assert statuses(run(tools, measured, other, version))["lib"] == Status.OK
     assert list((tools.host.home / "builds").iterdir()) == stored
+    # Nor does a definition that somebody is writing.
+    files = defined.definitions(toml=toml)
+    edited = beside.commit("edit", files | {name: f"{text}\n# Edited.\n" for name, text in files.items()})
+    tools.checkouts(measured.url, [sha], diary, DefinitionsVersion(beside.url, edited))
+    assert list((tools.host.home / "builds").iterdir()) == stored
 
 
 def test_pip_installs_into_an_environment_of_the_commit(tools: Tools, measured: Repository, beside: Repository) -> None:
@@ -369,7 +374,7 @@ def test_pip_installs_into_an_environment_of_the_commit(tools: Tools, measured: 
 @pytest.mark.parametrize(
     ("command", "seconds", "fault"),
     [
-        ("echo no such luck; exit 3", 60, None),
+        ("echo 'a.cpp:1: error: no such luck'; seq 50; exit 3", 60, None),
         ("sleep 600", 3, Fault.BUILD_TIMED_OUT),
         ("head -c 400M /dev/zero > big", 60, Fault.BUILD_FULL_DISK),
         ("no-such-program", 60, None),
@@ -396,6 +401,8 @@ def test_a_build_that_fails(
     if fault is Fault.BUILD_FULL_DISK and tools.host.confinement().isolation != "full":
         pytest.skip("without a file system of its own a build has no limit of room")
     assert [finding.fault for finding in outcome.findings] == [fault]
+    if "no such luck" in command:
+        assert outcome.findings[0].message.splitlines()[1] == "a.cpp:1: error: no such luck", "behind 50 other lines"
 
 
 def test_a_build_that_needs_the_network(tools: Tools, measured: Repository, beside: Repository) -> None:
