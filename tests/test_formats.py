@@ -546,5 +546,7 @@ def test_pytest_benchmark_names_the_commit_and_whether_changes_lay_over_it() -> 
     values["commit_info"] = {"id": SHA, "dirty": True}
     results = read_results("pytest-benchmark", json.dumps(values).encode())
     assert (results.commit, results.is_dirty) == (SHA, True)
+    values |= {"version": "2.5.0", "machine_info": {"node": "minibox", "system": "Linux"}}
+    assert read_results("pytest-benchmark", json.dumps(values).encode()).device_name == "minibox"
     values["commit_info"] = {"id": "--upload-pack=x", "dirty": False}
     assert read_results("pytest-benchmark", json.dumps(values).encode()).commit == ""
