@@ -499,6 +499,16 @@ def test_asv_gives_a_benchmark_per_combination_of_parameters() -> None:
     assert fault_of("asv", asv({"bench.time_x": [[1.0], []]}, version=3)) is FormatFault.UNKNOWN_VERSION
 
 
+def test_a_short_file_that_names_millions_of_benchmarks_is_refused_at_once() -> None:
+    axes = [["1"] * 100, ["2"] * 190]
+    many = asv({f"m.time_{number}": [[1.0], axes] for number in range(500)})
+    assert fault_of("asv", many) is FormatFault.TOO_LARGE
+    # Every state names a card of its own, which the file does not know.
+    states = [{"device": number} for number in range(19_000)]
+    values = json.loads(content("nvbench")) | {"benchmarks": [{"name": "x", "states": states}]}
+    assert fault_of("nvbench", values) is FormatFault.INVALID
+
+
 def test_asv_databases_of_the_first_version_are_read() -> None:
     of_two = {"result": [1e-6, 2e-6], "params": [["'a'", "'b'"]], "stats": [{"ci_99": [9e-7, 3e-6]}, None]}
     values = asv({"m.time_x": of_two, "m.time_y": 2e-3, "m.time_z": None}, version=1) | {"result_columns": None}
@@ -546,5 +556,7 @@ def test_pytest_benchmark_names_the_commit_and_whether_changes_lay_over_it() -> 
     values["commit_info"] = {"id": SHA, "dirty": True}
     results = read_results("pytest-benchmark", json.dumps(values).encode())
     assert (results.commit, results.is_dirty) == (SHA, True)
+    values |= {"version": "2.5.0", "machine_info": {"node": "minibox", "system": "Linux"}}
+    assert read_results("pytest-benchmark", json.dumps(values).encode()).device_name == "minibox"
     values["commit_info"] = {"id": "--upload-pack=x", "dirty": False}
     assert read_results("pytest-benchmark", json.dumps(values).encode()).commit == ""

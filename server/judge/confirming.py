@@ -15,7 +15,7 @@ from warpwatch.server.verdicts.table import next_step
 from warpwatch.settings import Settings
 
 
-class NotComparableError(ValueError):
+class ComparisonRequestError(ValueError):
     """A change of imported results cannot be compared here. remedy: what to do about it."""
 
     def __init__(self, message: str, remedy: str) -> None:
@@ -25,11 +25,13 @@ class NotComparableError(ValueError):
 
 
 def compare_imported(database: Database, settings: Settings, regression_id: int) -> None:
-    """Asks for a trial of the change, which then goes the way of a measured suspicion; NotComparableError where nothing
-    here could answer. The regression must exist."""
+    """Asks for a trial of the change, which then goes the way of a measured suspicion; the regression must exist.
+
+    ComparisonRequestError: nothing here could answer.
+    """
     with database.session() as session:
         if not may_compare(session, regression_id):
-            raise NotComparableError(
+            raise ComparisonRequestError(
                 "no worker can decide it, or it is no suspicion from imported results alone",
                 "start a worker on its device, or import with --device and the key of one that has a worker",
             )
@@ -42,7 +44,7 @@ def compare_imported(database: Database, settings: Settings, regression_id: int)
         for sha in (facts.regression.base_sha, facts.regression.head_sha):
             _expect_program(parse_project(git.read_file(mirror, sha, FILE_NAME)), facts, sha)
     except (git.GitError, ProjectError) as error:
-        raise NotComparableError(str(error), "mend it, or compare by `warpwatch run --kinds compare`") from error
+        raise ComparisonRequestError(str(error), "mend it, or compare by `warpwatch run --kinds compare`") from error
     regression = facts.regression
     ids = {regression.base_sha: regression.base_commit_id, regression.head_sha: regression.head_commit_id}
     with database.session() as session:
@@ -51,8 +53,10 @@ def compare_imported(database: Database, settings: Settings, regression_id: int)
 
 
 def _expect_program(project: Project, facts: RegressionFacts, sha: str) -> None:
-    """NotComparableError unless a commit has the program whose results were imported. What `warpwatch run` measured is
-    an operator of the repository, which any worker measures."""
+    """ComparisonRequestError unless a commit has the program whose results were imported.
+
+    What `warpwatch run` measured is an operator of the repository, which any worker measures.
+    """
     protocols = {member.protocol for member in facts.members}
     if not any(map(is_reported, protocols)):
         return
@@ -60,7 +64,7 @@ def _expect_program(project: Project, facts: RegressionFacts, sha: str) -> None:
     program = project.program(name)
     if program is None or {program.format} != protocols:
         written = " and ".join(sorted(protocols))
-        raise NotComparableError(
+        raise ComparisonRequestError(
             f"{FILE_NAME} of {sha[:12]} has no program {name!r} that writes {written}",
             "add it there, and import under its name (--program)",
         )

@@ -55,7 +55,7 @@ from warpwatch.server.intake.filters import (
     resolve_or_422,
 )
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error, read_form, until_error
-from warpwatch.server.judge.confirming import NotComparableError, compare_imported
+from warpwatch.server.judge.confirming import ComparisonRequestError, compare_imported
 from warpwatch.server.reports.formats import state_name
 from warpwatch.server.reports.trade_words import TradeLine, summarize_trades
 from warpwatch.server.reports.wording import change_headline, change_tone
@@ -263,7 +263,7 @@ def compare_form(request: Request, settings: Config, regression_id: RegressionId
     try:
         # git may have to fetch for minutes, so no transaction is open meanwhile.
         compare_imported(database_of(request), settings, regression_id)
-    except NotComparableError as error:
+    except ComparisonRequestError as error:
         with database_of(request).session() as session:
             page = Scope(request, session)
             return _show(page, _find(page, regression_id), errors={"compare": str(error)})
@@ -493,7 +493,7 @@ def compare_regression(request: Request, settings: Config, regression_id: Regres
         get_regression(session, regression_id)
     try:
         compare_imported(database_of(request), settings, regression_id)
-    except NotComparableError as error:
+    except ComparisonRequestError as error:
         fields = [FieldError(field="regression_id", message=error.message, remedy=error.remedy)]
         raise Problem(422, "cannot be compared here", fields) from error
     with database_of(request).session() as session:

@@ -16,6 +16,8 @@ from warpwatch.formats.model import (
     BENCHMARK_LIMIT,
     ForeignBenchmark,
     ForeignResults,
+    FormatError,
+    FormatFault,
     bounded,
     commit_of,
     expect_version,
@@ -63,6 +65,10 @@ def read(values: dict[str, Any], _: dict[str, bytes]) -> ForeignResults:
             kinds[kind[:20]] += 1
         else:
             rows += _rows(name, stored, values.get("result_columns"), left_out)
+        # A short file may name millions of combinations.
+        if len(rows) > BENCHMARK_LIMIT:
+            message = f"it holds more than {BENCHMARK_LIMIT} benchmarks"
+            raise FormatError(FormatFault.TOO_LARGE, message, "measure fewer benchmarks per file")
     if kinds:
         left_out.append(f"{kinds.total()} benchmarks measure no time: {', '.join(sorted(kinds)[:5])}")
     benchmarks = read_rows(rows, _name, _benchmark, left_out)

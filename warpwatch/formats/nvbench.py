@@ -51,14 +51,19 @@ def read(values: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignResults:
     device = next((models[ordinal] for ordinal in used if ordinal in models), {})
     name = str(device.get("name", ""))
 
+    def model_of(ordinal: int | None) -> str:
+        return str(models.get(ordinal, {}).get("name", ""))
+
+    first_of: dict[str, int | None] = {}
+    for ordinal in used:
+        first_of.setdefault(model_of(ordinal), ordinal)
+
     def key(item: tuple[str, dict[str, Any]]) -> str:
         ordinal = whole(item[1].get("device"))
-        model = str(models.get(ordinal, {}).get("name", ""))
-        first = next(other for other in used if str(models.get(other, {}).get("name", "")) == model)
-        return _key(item[0], item[1], None if ordinal == first else ordinal)
+        return _key(item[0], item[1], None if ordinal == first_of[model_of(ordinal)] else ordinal)
 
     def read_state(key: str, item: tuple[str, dict[str, Any]]) -> ForeignBenchmark:
-        model = str(models.get(whole(item[1].get("device")), {}).get("name", ""))
+        model = model_of(whole(item[1].get("device")))
         return replace(_benchmark(key, item[1], sidecars), device="" if model in ("", name) else model)
 
     benchmarks = read_rows(states, key, read_state, left_out)

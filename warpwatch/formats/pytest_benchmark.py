@@ -11,6 +11,7 @@ from warpwatch.formats.model import (
     commit_of,
     deviation,
     expect_version,
+    host_class,
     invalid,
     name_of,
     number,
@@ -22,7 +23,7 @@ from warpwatch.formats.model import (
     whole,
 )
 
-VERSIONS = (3, 4, 5)
+VERSIONS = (2, 3, 4, 5)
 _FACTS = ("machine", "system", "python_implementation", "python_version", "python_compiler")
 """Facts that change what is measured. The kernel's release changes every few days where runners are hosted."""
 
@@ -49,7 +50,9 @@ def read(values: dict[str, Any], _: dict[str, bytes]) -> ForeignResults:
         return text_of(row.get("name" if is_alone else "fullname"), "benchmarks: name")
 
     benchmarks = read_rows(rows, name, _benchmark, left_out)
-    model = brand if isinstance(brand, str) else ""
+    # Versions before 3.2 do not say the processor.
+    node = machine.get("node")
+    model = brand if isinstance(brand, str) and brand else host_class(node) if isinstance(node, str) else ""
     given = values.get("commit_info")
     info = given if isinstance(given, dict) else {}
     commit, is_dirty = commit_of(info.get("id")), bool(info.get("dirty"))
