@@ -158,7 +158,7 @@ def list_shas(session: Session, commit_ids: Iterable[int]) -> dict[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedCurves:
+class MeasuredCurves:
     """The curves of a right result of a check, as JSON: see contract.measurement.Curves."""
 
     variant: str
@@ -182,10 +182,10 @@ ORDER BY results.id DESC LIMIT 50
 """
 
 
-def list_curves(session: Session, operator_id: int, device_id: int, line: HistoryLine) -> list[CheckedCurves]:
+def list_curves(session: Session, operator_id: int, device_id: int, line: HistoryLine) -> list[MeasuredCurves]:
     """The curves of the newest commit that was checked on a device, the last recorded first."""
     sql = _CURVES.format(line=on_line("results.commit_id"))
-    return fetch(session, CheckedCurves, sql, operator_id=operator_id, device_id=device_id, **line.parameters)
+    return fetch(session, MeasuredCurves, sql, operator_id=operator_id, device_id=device_id, **line.parameters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ METRIC_PAIRS = (
 
 
 @dataclass(frozen=True, slots=True)
-class AnsweredQuestion:
+class StatedQuestion:
     """A question about one size. answers: (what the cases of a group have in common, a sentence), the group with most
     cases first; none where no two timed cases differ in this size only."""
 
@@ -31,12 +31,12 @@ class AnsweredQuestion:
     answers: list[tuple[str, str]]
 
 
-def answer_questions(declared: Sequence[Question], groups: Mapping[str, Sequence[SizeGroup]]) -> list[AnsweredQuestion]:
+def answer_questions(declared: Sequence[Question], groups: Mapping[str, Sequence[SizeGroup]]) -> list[StatedQuestion]:
     """What the times say to the questions that an operator declares; of one that declares none, which variant is the
     fastest over every size that at least SWEEP cases vary."""
     if declared:
         return [
-            AnsweredQuestion(
+            StatedQuestion(
                 question.text,
                 question.size,
                 [
@@ -49,7 +49,7 @@ def answer_questions(declared: Sequence[Question], groups: Mapping[str, Sequence
         ]
     swept = {name: [group for group in found if len(group.points) >= SWEEP] for name, found in groups.items()}
     return [
-        AnsweredQuestion(
+        StatedQuestion(
             f"Which variant is the fastest over {name}?",
             name,
             [(group.name, fastest_summary(group, name)) for group in found[:MOST_ANSWERS]],

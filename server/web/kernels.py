@@ -21,7 +21,7 @@ from warpwatch.db.reads.devices import list_devices, list_environments
 from warpwatch.db.reads.operator_cases import (
     CaseChange,
     CaseSeries,
-    CheckedCurves,
+    MeasuredCurves,
     count_changes,
     list_case_changes,
     list_case_series,
@@ -115,7 +115,7 @@ class SizeView:
 class CurvesView:
     """The picture of a result's curves, and where they end in words."""
 
-    checked: CheckedCurves
+    checked: MeasuredCurves
     title: str
     sentence: str
     picture: str
