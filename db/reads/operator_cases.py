@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -212,8 +212,8 @@ ORDER BY series.metric, series.case_id, series.variant_id, newest.ordinal DESC, 
 
 
 def list_metric_times(
-    session: Session, operator_id: int, device_id: int, metrics: list[str], line: HistoryLine
+    session: Session, operator_id: int, device_id: int, metrics: Sequence[str], line: HistoryLine
 ) -> list[MetricTime]:
     sql = _METRIC_TIMES.format(line=on_line("points.commit_id"))
-    chosen = {"operator_id": operator_id, "device_id": device_id, "metrics": metrics}
+    chosen = {"operator_id": operator_id, "device_id": device_id, "metrics": [*metrics]}
     return fetch(session, MetricTime, sql, **chosen, **line.parameters)

@@ -35,7 +35,7 @@ from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure, device_label
 from warpwatch.server.figures.kernel_rows import kernel_rows
-from warpwatch.server.figures.questions import METRIC_PAIRS, answer_metrics, answer_questions
+from warpwatch.server.figures.questions import answer_metrics, answer_questions
 from warpwatch.server.figures.result_curves import curves_sentence, curves_svg
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
 from warpwatch.server.figures.size_axis import (
@@ -261,13 +261,8 @@ def now_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, A
             size_groups([*cases.values()], frame.series),
         ),
         "metric_answers": answer_metrics(
-            list_metric_times(
-                page.session,
-                operator.id,
-                bench.device.id,
-                [name for longer, shorter, *_ in METRIC_PAIRS for name in (longer, shorter)],
-                page.line,
-            )
+            list_metric_times(page.session, operator.id, bench.device.id, METRICS[bench.device.kind], page.line),
+            bench.device.kind,
         ),
         "curves": _curves(page, frame),
         "ceilings": ceiling_rows(cells, frame.styles),

@@ -161,12 +161,22 @@ def test_the_cost_of_caches_and_launches_is_that_of_the_fastest_variant() -> Non
         ("hot", "n=1", "v1", 1.0),
         ("hot", "n=1", "v2", 3.0),
     ]
-    times += [("cold", "n=2", "v1", 4.0), ("hot", "n=2", "v1", 4.0), ("call", "n=2", "v1", 8.0)]
-    assert answer_metrics([MetricTime(*time) for time in times]) == [
+    times += [("cold", "n=2", "v1", 4.0), ("hot", "n=2", "v1", 4.0)]
+    assert answer_metrics([MetricTime(*time) for time in times], "cpu") == [
         (
             "What do cold caches cost?",
-            "Cold data takes 1.50× the time of hot data, the median of 2 cases, most at n=1: 2.00×",
+            "A call on cold data takes 1.50× the time on hot data, the median of 2 cases, most at n=1: 2.00×",
         )
+    ]
+    times = [
+        ("graph", "n=1", "v1", 3.0),
+        ("hot", "n=1", "v1", 1.5),
+        ("cold", "n=1", "v1", 90.0),
+        ("call", "n=1", "v1", 12.0),
+    ]
+    assert [sentence for _, sentence in answer_metrics([MetricTime(*time) for time in times], "cuda")] == [
+        "Cold data takes 2.00× the time of hot data, the median of 1 case",
+        "A call from Python takes 4.00× the time in a CUDA graph, the median of 1 case",
     ]
 
 
