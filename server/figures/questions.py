@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import exp, log
 from statistics import median
 
-from warpwatch.contract.catalogue import Question
+from warpwatch.contract.catalogue import SizeQuestion
 from warpwatch.db.reads.operator_cases import MetricTime
 from warpwatch.server.figures.size_axis import SizeGroup, between, fastest_summary, time_of
 from warpwatch.server.reports.formats import plural, significant
@@ -21,8 +21,8 @@ METRIC_PAIRS = {
     ),
     "cpu": (("cold", "hot", "What do cold caches cost?", "A call on cold data takes {}× the time on hot data"),),
 }
-"""By kind of device, metrics whose ratio answers a question: the longer, the shorter, the question, the beginning of its
-answer. `cold` of a GPU holds the overhead of events, which `hot` does not."""
+"""By kind of device, metrics whose ratio answers a question: the longer, the shorter, the question, the beginning of
+its answer. `cold` of a GPU holds the overhead of events, which `hot` does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,9 @@ class StatedQuestion:
     answers: list[tuple[str, str]]
 
 
-def answer_questions(declared: Sequence[Question], groups: Mapping[str, Sequence[SizeGroup]]) -> list[StatedQuestion]:
+def answer_questions(
+    declared: Sequence[SizeQuestion], groups: Mapping[str, Sequence[SizeGroup]]
+) -> list[StatedQuestion]:
     """What the times say to the questions that an operator declares; of one that declares none, which variant is the
     fastest over every size that at least SWEEP cases vary."""
     if declared:

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from warpwatch.contract.catalogue import Question
+from warpwatch.contract.catalogue import SizeQuestion
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.measurement import METRICS, Curves
 from warpwatch.contract.words import StatementDirection, StatementKind
@@ -257,7 +257,7 @@ def now_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, A
         "standings": standings(cells),
         "notes": {name: text for name, row in entries.items() if (text := row["outcome"]) and not states_result(text)},
         "questions": answer_questions(
-            [from_json(Question, question) for question in entry.get("questions", ())],
+            [from_json(SizeQuestion, question) for question in entry.get("questions", ())],
             size_groups([*cases.values()], frame.series),
         ),
         "metric_answers": answer_metrics(
