@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Question, both_directions, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, SizeQuestion, both_directions, case
 from warpwatch.peers import compile_unsupported
 
 from . import _bert_swap, cublas_matmul, spmm
@@ -203,7 +203,7 @@ operator = Operator(
     no_special_values="NaN of a padded token meets weights of zero in some variants, and nothing in others",
     uses=("cublas_matmul", "spmm"),
     questions=(
-        Question(
+        SizeQuestion(
             "From which share of zeros on is a layer with sparse weights faster than the dense one?", "sparsity", "v1"
         ),
     ),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from warpwatch.byte_pairs import BytePairs, from_json
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Question, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, SizeQuestion, case
 
 LETTERS = 20
 LENGTH = 350
@@ -238,7 +238,7 @@ operator = Operator(
     native=register_native,
     timeout_factor=10,
     questions=(
-        Question(
+        SizeQuestion(
             "What does native training win over Hugging Face's by the size of the corpus?", "symbols", "hf_tokenizers"
         ),
     ),

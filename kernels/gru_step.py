@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Question, both_directions, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, SizeQuestion, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from . import _recurrent, matmul
@@ -195,7 +195,7 @@ operator = Operator(
     by_torch=by_torch,
     native=register_all,
     uses=("gru_step", "matmul"),
-    questions=(Question("Up to which batch does a decoder step of our own beat cuDNN?", "batch", "cudnn"),),
+    questions=(SizeQuestion("Up to which batch does a decoder step of our own beat cuDNN?", "batch", "cudnn"),),
 )
 
 

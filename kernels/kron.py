@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Question, both_directions, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, SizeQuestion, both_directions, case
 from warpwatch.peers import compile_unsupported
 
 from ._compiled import compiled
@@ -163,7 +163,7 @@ operator = Operator(
     gradients=("x", "w1", "w2"),
     depth=depth,
     native=register_native,
-    questions=(Question("What does a fused layer win over cuBLAS by its factors?", "factors", "cublas"),),
+    questions=(SizeQuestion("What does a fused layer win over cuBLAS by its factors?", "factors", "cublas"),),
 )
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Precision, Question, both_directions, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Precision, SizeQuestion, both_directions, case
 from warpwatch.peers import compile_unsupported
 
 from ._aligned import aligned
@@ -199,7 +199,7 @@ operator = Operator(
     depth=depth,
     native=register_native,
     no_special_values="a sparse product leaves out what a dense one multiplies by zero",
-    questions=(Question("From how many tokens on is a 2:4 product faster than the dense one?", "tokens", "v1"),),
+    questions=(SizeQuestion("From how many tokens on is a 2:4 product faster than the dense one?", "tokens", "v1"),),
 )
 
 

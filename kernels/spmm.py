@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, Maker, Operator, Question, both_directions, case
+from warpwatch.operator import Case, Cost, Maker, Operator, SizeQuestion, both_directions, case
 from warpwatch.peers import triton_unsupported
 
 from ._gradients import once_differentiable
@@ -162,7 +162,7 @@ operator = Operator(
     native=register_native,
     no_special_values="NaN in B meets zeros of A in a dense product and nothing in a sparse one",
     questions=(
-        Question("From which share of zeros on is a sparse product faster than the dense one?", "sparsity", "v1"),
+        SizeQuestion("From which share of zeros on is a sparse product faster than the dense one?", "sparsity", "v1"),
     ),
 )
 

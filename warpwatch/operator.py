@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from warpwatch.contract.case import Case, Direction, Precision, Size, derive_case
-from warpwatch.contract.catalogue import MOST_TIMEOUT_FACTOR, Question
+from warpwatch.contract.catalogue import MOST_TIMEOUT_FACTOR, SizeQuestion
 from warpwatch.contract.measurement import Curves
 
 __all__ = [
@@ -33,8 +33,8 @@ __all__ = [
     "Maker",
     "Operator",
     "Precision",
-    "Question",
     "Size",
+    "SizeQuestion",
     "Variant",
 ]
 
@@ -177,7 +177,7 @@ class Operator:
     uses: tuple[str, ...] = ()
     batch: str = ""
     timeout_factor: float = 1.0
-    questions: tuple[Question, ...] = ()
+    questions: tuple[SizeQuestion, ...] = ()
     variants: dict[str, Variant] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,7 +158,7 @@ def list_shas(session: Session, commit_ids: Iterable[int]) -> dict[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class ResultCurves:
+class MeasuredCurves:
     """The curves of a right result of a check, as JSON: see contract.measurement.Curves."""
 
     variant: str
@@ -182,10 +182,10 @@ ORDER BY results.id DESC LIMIT 50
 """
 
 
-def list_curves(session: Session, operator_id: int, device_id: int, line: HistoryLine) -> list[ResultCurves]:
+def list_curves(session: Session, operator_id: int, device_id: int, line: HistoryLine) -> list[MeasuredCurves]:
     """The curves of the newest commit that was checked on a device, the last recorded first."""
     sql = _CURVES.format(line=on_line("results.commit_id"))
-    return fetch(session, ResultCurves, sql, operator_id=operator_id, device_id=device_id, **line.parameters)
+    return fetch(session, MeasuredCurves, sql, operator_id=operator_id, device_id=device_id, **line.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +212,8 @@ ORDER BY series.metric, series.case_id, series.variant_id, newest.ordinal DESC, 
 
 
 def list_metric_times(
-    session: Session, operator_id: int, device_id: int, metrics: list[str], line: HistoryLine
+    session: Session, operator_id: int, device_id: int, metrics: Sequence[str], line: HistoryLine
 ) -> list[MetricTime]:
     sql = _METRIC_TIMES.format(line=on_line("points.commit_id"))
-    chosen = {"operator_id": operator_id, "device_id": device_id, "metrics": metrics}
+    chosen = {"operator_id": operator_id, "device_id": device_id, "metrics": [*metrics]}
     return fetch(session, MetricTime, sql, **chosen, **line.parameters)

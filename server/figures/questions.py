@@ -8,21 +8,25 @@ from itertools import pairwise
 from math import exp, log
 from statistics import median
 
-from warpwatch.contract.catalogue import Question
+from warpwatch.contract.catalogue import SizeQuestion
 from warpwatch.db.reads.operator_cases import MetricTime
 from warpwatch.server.figures.size_axis import SizeGroup, between, fastest_summary, time_of
 from warpwatch.server.reports.formats import plural, significant
 
 SWEEP, MOST_ANSWERS = 3, 4
-METRIC_PAIRS = (
-    ("cold", "hot", "What do cold caches cost?", "Cold data takes {}× the time of hot data"),
-    ("call", "graph", "What do launches cost?", "A call from Python takes {}× the time in a CUDA graph"),
-)
-"""Metrics whose ratio answers a question: the longer, the shorter, the question, and the beginning of its answer."""
+METRIC_PAIRS = {
+    "cuda": (
+        ("graph", "hot", "What do cold caches cost?", "Cold data takes {}× the time of hot data"),
+        ("call", "graph", "What do launches cost?", "A call from Python takes {}× the time in a CUDA graph"),
+    ),
+    "cpu": (("cold", "hot", "What do cold caches cost?", "A call on cold data takes {}× the time on hot data"),),
+}
+"""By kind of device, metrics whose ratio answers a question: the longer, the shorter, the question, the beginning of
+its answer. `cold` of a GPU holds the overhead of events, which `hot` does not."""
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionEntry:
+class StatedQuestion:
     """A question about one size. answers: (what the cases of a group have in common, a sentence), the group with most
     cases first; none where no two timed cases differ in this size only."""
 
@@ -31,12 +35,14 @@ class QuestionEntry:
     answers: list[tuple[str, str]]
 
 
-def answer_questions(declared: Sequence[Question], groups: Mapping[str, Sequence[SizeGroup]]) -> list[QuestionEntry]:
+def answer_questions(
+    declared: Sequence[SizeQuestion], groups: Mapping[str, Sequence[SizeGroup]]
+) -> list[StatedQuestion]:
     """What the times say to the questions that an operator declares; of one that declares none, which variant is the
     fastest over every size that at least SWEEP cases vary."""
     if declared:
         return [
-            QuestionEntry(
+            StatedQuestion(
                 question.text,
                 question.size,
                 [
@@ -49,7 +55,7 @@ def answer_questions(declared: Sequence[Question], groups: Mapping[str, Sequence
         ]
     swept = {name: [group for group in found if len(group.points) >= SWEEP] for name, found in groups.items()}
     return [
-        QuestionEntry(
+        StatedQuestion(
             f"Which variant is the fastest over {name}?",
             name,
             [(group.name, fastest_summary(group, name)) for group in found[:MOST_ANSWERS]],
@@ -83,14 +89,14 @@ def compare_over(group: SizeGroup, size: str, against: str) -> str | None:
     return f"{against} wins {' and '.join(turns)}; {far}"
 
 
-def answer_metrics(times: Iterable[MetricTime]) -> list[tuple[str, str]]:
+def answer_metrics(times: Iterable[MetricTime], kind: str) -> list[tuple[str, str]]:
     """Questions about the cost of caches and launches with their answers, from the variant of each case that is the
     fastest in the longer metric."""
     by_metric: dict[str, dict[str, dict[str, float]]] = {}
     for time in times:
         by_metric.setdefault(time.metric, {}).setdefault(time.case, {})[time.variant] = time.median_ns
     answers = []
-    for longer, shorter, question, beginning in METRIC_PAIRS:
+    for longer, shorter, question, beginning in METRIC_PAIRS[kind]:
         ratios: dict[str, float] = {}
         for case, taken in by_metric.get(longer, {}).items():
             rival = by_metric.get(shorter, {}).get(case, {})

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from warpwatch.contract.catalogue import Question
+from warpwatch.contract.catalogue import SizeQuestion
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.measurement import METRICS, Curves
 from warpwatch.contract.words import StatementDirection, StatementKind
@@ -21,7 +21,7 @@ from warpwatch.db.reads.devices import list_devices, list_environments
 from warpwatch.db.reads.operator_cases import (
     CaseChange,
     CaseSeries,
-    ResultCurves,
+    MeasuredCurves,
     count_changes,
     list_case_changes,
     list_case_series,
@@ -35,7 +35,7 @@ from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure, device_label
 from warpwatch.server.figures.kernel_rows import kernel_rows
-from warpwatch.server.figures.questions import METRIC_PAIRS, answer_metrics, answer_questions
+from warpwatch.server.figures.questions import answer_metrics, answer_questions
 from warpwatch.server.figures.result_curves import curves_sentence, curves_svg
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
 from warpwatch.server.figures.size_axis import (
@@ -115,7 +115,7 @@ class SizeView:
 class CurvesView:
     """The picture of a result's curves, and where they end in words."""
 
-    checked: ResultCurves
+    checked: MeasuredCurves
     title: str
     sentence: str
     picture: str
@@ -257,17 +257,12 @@ def now_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, A
         "standings": standings(cells),
         "notes": {name: text for name, row in entries.items() if (text := row["outcome"]) and not states_result(text)},
         "questions": answer_questions(
-            [from_json(Question, question) for question in entry.get("questions", ())],
+            [from_json(SizeQuestion, question) for question in entry.get("questions", ())],
             size_groups([*cases.values()], frame.series),
         ),
         "metric_answers": answer_metrics(
-            list_metric_times(
-                page.session,
-                operator.id,
-                bench.device.id,
-                [name for longer, shorter, *_ in METRIC_PAIRS for name in (longer, shorter)],
-                page.line,
-            )
+            list_metric_times(page.session, operator.id, bench.device.id, METRICS[bench.device.kind], page.line),
+            bench.device.kind,
         ),
         "curves": _curves(page, frame),
         "ceilings": ceiling_rows(cells, frame.styles),

@@ -64,12 +64,13 @@ def test_a_second_derivative_is_right_or_refused(operator: Operator, build_cache
     ]
     assert native
     for variant in native:
+        refusal, actual = None, expected
         try:
             actual = gradient_of_penalty(operator, variant.function, inputs)
         except RuntimeError as error:
-            assert "v1" in str(error), variant.name
-        else:
-            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4, msg=variant.name)
+            refusal = str(error)
+        assert refusal is None or "call the operator's v1" in refusal, variant.name
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4, msg=variant.name)
 
 
 def test_first_derivatives_are_taken_with_a_graph_and_by_torch_func(build_cache: Path) -> None:

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import plotly.graph_objects as plotly
 import pytest
 
-from warpwatch.contract.catalogue import Question
+from warpwatch.contract.catalogue import SizeQuestion
 from warpwatch.db.reads.code import CaseRow
 from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries, MetricTime
 from warpwatch.db.reads.overview import OverviewCell
@@ -125,12 +125,12 @@ def test_the_crossover_lies_between_the_cases_around_it() -> None:
 
 def test_a_declared_question_is_answered_from_the_times_and_is_asked_where_there_are_none() -> None:
     cases, cells = sparse()
-    questions = [Question("When does sparse win?", "sparsity", "dense"), Question("And over n?", "n", "dense")]
+    questions = [SizeQuestion("When does sparse win?", "sparsity", "dense"), SizeQuestion("And over n?", "n", "dense")]
     answered, unknown = answer_questions(questions, size_groups(cases, cells))
     sentence = "dense wins below sparsity 72.0; sparse takes 0.200× the time of dense at sparsity 90"
     assert answered.answers == [("m=64,f32,fwd", sentence)]
     assert unknown.answers == []
-    assert answer_questions([Question("?", "sparsity", "gone")], size_groups(cases, cells))[0].answers == []
+    assert answer_questions([SizeQuestion("?", "sparsity", "gone")], size_groups(cases, cells))[0].answers == []
     (group,) = size_groups(cases, cells)["sparsity"]
     assert compare_over(group, "sparsity", "sparse") == (
         "sparse wins from sparsity 72.0; dense takes 5.00× the time of sparse at sparsity 90"
@@ -161,18 +161,28 @@ def test_the_cost_of_caches_and_launches_is_that_of_the_fastest_variant() -> Non
         ("hot", "n=1", "v1", 1.0),
         ("hot", "n=1", "v2", 3.0),
     ]
-    times += [("cold", "n=2", "v1", 4.0), ("hot", "n=2", "v1", 4.0), ("call", "n=2", "v1", 8.0)]
-    assert answer_metrics([MetricTime(*time) for time in times]) == [
+    times += [("cold", "n=2", "v1", 4.0), ("hot", "n=2", "v1", 4.0)]
+    assert answer_metrics([MetricTime(*time) for time in times], "cpu") == [
         (
             "What do cold caches cost?",
-            "Cold data takes 1.50× the time of hot data, the median of 2 cases, most at n=1: 2.00×",
+            "A call on cold data takes 1.50× the time on hot data, the median of 2 cases, most at n=1: 2.00×",
         )
+    ]
+    times = [
+        ("graph", "n=1", "v1", 3.0),
+        ("hot", "n=1", "v1", 1.5),
+        ("cold", "n=1", "v1", 90.0),
+        ("call", "n=1", "v1", 12.0),
+    ]
+    assert [sentence for _, sentence in answer_metrics([MetricTime(*time) for time in times], "cuda")] == [
+        "Cold data takes 2.00× the time of hot data, the median of 1 case",
+        "A call from Python takes 4.00× the time in a CUDA graph, the median of 1 case",
     ]
 
 
 def test_a_question_that_no_page_can_show_is_refused() -> None:
     with pytest.raises(ValueError, match="questions: text must have 1 to 150 letters"):
-        Question("?" * 151, "n", "v1")
+        SizeQuestion("?" * 151, "n", "v1")
 
 
 @pytest.mark.parametrize("quantity", SizeQuantity)

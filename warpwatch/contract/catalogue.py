@@ -35,7 +35,7 @@ class VariantEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SizeQuestion:
     """A question that times over one size of the cases answer.
 
     text: as the operator's page asks it. against: the variant that the others are compared with.
@@ -69,7 +69,7 @@ class OperatorEntry:
     uses: list[str] = field(default_factory=list)
     missing_module: str | None = None
     timeout_factor: float = 1.0
-    questions: list[Question] = field(default_factory=list)
+    questions: list[SizeQuestion] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
