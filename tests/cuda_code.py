@@ -35,7 +35,7 @@ def main() -> int:
         def compiles(source: Path) -> bool:
             kept = Path(folder, source.parent.name)
             kept.mkdir(exist_ok=True)
-            command = [*device, kept, source] if source.suffix == ".cu" else [*host, source]
+            command: list[str | Path] = [*device, kept, source] if source.suffix == ".cu" else [*host, source]
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
             if done.returncode != 0:
                 print(done.stdout, flush=True)
