@@ -19,6 +19,8 @@ _PREDICATES = {
     "cancelled": "was cancelled",
 }
 """Of the findings `failed` and `not_run`, by status."""
+_NO_ADJECTIVES = ("blind", "mismatch")
+"""Kinds of rows whose names do not follow "is"."""
 _OF_ALL_CASES = (Status.BUILD_FAILED, Status.MISSING_DEPENDENCY)
 """Statuses that a variant has on all its cases for one reason."""
 
@@ -70,7 +72,9 @@ def times_text(row: ReportRow) -> str:
 def sentence(row: ReportRow) -> str:
     """The finding in one line: what, where, how much, between which commits."""
     name, kind = finding_name(row), f"{_signal(row)}{KINDS[row.kind]}"
-    text = f"{row.cell} {_signal(row)}is {KINDS[row.kind]}" if name == kind else f"{row.cell} {name}"
+    text = f"{row.cell} {name}"
+    if name == kind:
+        text = f"{row.cell}: {kind}" if row.kind in _NO_ADJECTIVES else f"{row.cell} {_signal(row)}is {KINDS[row.kind]}"
     if row.ratio is not None:
         text += f": {ratio_text(row)}"
     text += f" on {row.device} at {row.head_sha[:9]}"

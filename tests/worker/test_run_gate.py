@@ -162,6 +162,7 @@ def test_a_noisy_host_says_that_it_could_not_tell(
     assert result.exit_code == 2, result.output
     assert "would hide a slow-down of 5 %" in result.output
     assert_all_say(tmp_path, "could not tell", "error", "action_required")
+    assert f'message="probe v1 {CASE}: could not tell: ' in (tmp_path / "r.xml").read_text()
 
 
 @pytest.mark.parametrize(("status", "code"), [(Status.WRONG, 1), (Status.CRASHED, 2), (Status.UNSUPPORTED, 0)])
@@ -171,6 +172,16 @@ def test_exit_codes_are_those_of_a_server(
     commits_of(repository, 1)
     planted.status = status
     assert gate("--commits", "HEAD", "--kinds", "check").exit_code == code
+
+
+def test_a_commit_that_cannot_be_read_is_reported(
+    planted: PlantedTimes, gate: Gate, repository: Repository, tmp_path: Path
+) -> None:
+    repository.commit("broken", probes.files() | {"warpwatch.toml": "contract = ["})
+    result = gate("--commits", "HEAD", "--kinds", "check")
+    assert result.exit_code == 2, result.output
+    (row,) = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert (row["kind"], "warpwatch.toml" in row["message"]) == ("not_run", True)
 
 
 def test_operators_with_the_sources_of_the_base_are_left_out(
@@ -188,8 +199,7 @@ def test_history_suspects_and_paired_rounds_decide(
     """A change is looked for from the last commit of the old level on; what the rounds dismiss is no finding."""
     shas = commits_of(repository, 8)
     history = ("--history", f"{tmp_path / 'past'}/", "--record", "--kinds", "check,bench")
-    for sha in shas[:6]:
-        assert gate("--commits", sha, *history).exit_code == 0
+    assert gate("--commits", ",".join(shas[:6]), *history).exit_code == 0
     assert {job.kind for job in planted.asked} == {JobKind.CHECK, JobKind.BENCH}, "nothing stood out"
     planted.times = dict.fromkeys(shas[7:], 13_000.0)
     result = gate("--commits", shas[7], *history, "--require-detectable", "20")
@@ -202,6 +212,7 @@ def test_history_suspects_and_paired_rounds_decide(
         "suspected from history, then 12 interleaved A/B rounds on one device",
     )
     assert report["sensitivity"]["missed"] == 0
+    assert len(list((tmp_path / "past").iterdir())) == 2, "what is slower belongs to the history"
 
     # Where only the run was disturbed and not the rounds, nothing is found.
     planted.times = {shas[6]: 13_000.0}
@@ -215,8 +226,7 @@ def test_what_was_taken_elsewhere_teaches_nothing(
 ) -> None:
     shas = commits_of(repository, 6)
     history = ("--history", f"{tmp_path / 'past'}/", "--record", "--kinds", "bench")
-    for sha in shas[:5]:
-        gate("--commits", sha, *history)
+    gate("--commits", ",".join(shas[:5]), *history)
     required = ("--require-detectable", "30")
     assert gate("--commits", shas[5], *history, *required).exit_code == 0
     planted.environment = replace(HERE, card=Card("cpu-2"))

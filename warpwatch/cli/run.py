@@ -237,7 +237,9 @@ def _run(
         tools.close()
     status = _finish(tally, output, files, sources.folder(head.sha) if head is not None else "")
     if history is not None and files.record and head is not None and not tally.interrupted:
-        status = status or _record(history, tally.results, infos)
+        # What is wrong or slower belongs to the history as well, and its exit code counts.
+        recorded = _record(history, tally.results, infos)
+        status = status or recorded
     # The table may be long, so that the first note has left the screen.
     _print(unmeasured, "yellow")
     return status
