@@ -23,18 +23,20 @@ from warpwatch.db.database import Database
 from warpwatch.db.reads.site import SiteCommit, SiteOperator, SiteRepository, read_site
 from warpwatch.server.app import STATIC_FOLDER, create_app
 from warpwatch.server.http.public_markup import Element, PublicMarkup, parse, write
+from warpwatch.server.web.evidence import EvidenceTab
 from warpwatch.settings import Settings
 
 STATE = ".warpwatch-site.json"
 """File of the folder that says what its pages were made from."""
 AT_ONCE = 3
 """Pages that are made at the same time: while PostgreSQL answers one, Python writes another."""
-EVIDENCE = ("trace", "code", "errors", "host", "rounds")
 TABS = ("sizes", "devices", "code")
 _SECONDS = 600.0
 _ORIGIN = "http://127.0.0.1:8321"
 _UNSAFE = re.compile(r"[^\w.-]+")
-_NUMBERED = re.compile(r"(.*)-page-(\d+)\.html")
+_NUMBERED = re.compile(r"-page-(\d+)\.html$")
+_PART = re.compile(rf"(-page-\d+|(?<=\d)-({'|'.join(EvidenceTab)}))?\.html$")
+"""The end of the name of a page that another one leads to."""
 _URL = re.compile(r'url\("(/[^"]*)"\)')
 _ADDRESS = re.compile(r'"(/(?:[^"\\]|\\.)*)"')
 _EVERY_COMMIT = "SHA"
@@ -185,10 +187,7 @@ def plan(repositories: Iterable[SiteRepository]) -> SitePlan:
             site.add("/regressions", f"{folder}/regressions{end}.html", row.key, chosen)
         site.add("/verdicts", f"{folder}/verdicts.html", row.key, of)
         for number in row.regressions:
-            address, name = f"/regressions/{number}", f"{folder}/regressions/{number}"
-            site.add(address, f"{name}.html", row.key, of)
-            for evidence in EVIDENCE:
-                site.add(address, f"{name}-{evidence}.html", row.key, of | {"evidence": evidence}, has_json=False)
+            site.add(f"/regressions/{number}", f"{folder}/regressions/{number}.html", row.key, of)
         for operator in row.operators.values():
             _add_operator(site, row, operator)
         for commit in row.commits:
@@ -262,16 +261,19 @@ class _Links:
         return self._relative(self._page.json_file)
 
     def _next(self, address: str) -> SitePage | None:
-        """The page after this one of a list that is cut into pages."""
+        """A page that only this one leads to: the following one of a list, or another tab of evidence."""
         parts = urlsplit(address)
         filters = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        if parts.path != self._path or "before" not in filters or self._plan.find(_first(address)) is None:
+        evidence, before = filters.pop("evidence", None), filters.pop("before", None)
+        if parts.path != self._path or (before or evidence) is None:
             return None
-        match = _NUMBERED.fullmatch(self._page.file)
-        stem, number = (match[1], int(match[2])) if match else (self._page.file.removesuffix(".html"), 1)
-        page = SitePage(
-            canonical(parts.path, filters), f"{stem}-page-{number + 1}.html", self._page.key, has_json=False
-        )
+        if self._plan.find(canonical(parts.path, filters)) is None:
+            return None
+        stem = _PART.sub("", self._page.file)
+        match = _NUMBERED.search(self._page.file)
+        end = evidence or f"page-{int(match[1]) + 1 if match else 2}"
+        kept = {"evidence": evidence} if evidence else {"before": before}
+        page = SitePage(canonical(parts.path, filters | kept), f"{stem}-{end}.html", self._page.key, has_json=False)
         self._plan.pages[page.address] = page
         self.following.append(page)
         return page
@@ -287,13 +289,6 @@ class _Links:
             return self.place(address)
         name = parse_qs(urlsplit(address).query).get("repository", [first.name])[0]
         return self._relative(f"{slug(name)}/commits/{_EVERY_COMMIT}.html")
-
-
-def _first(address: str) -> str:
-    """The address of the first page of a list."""
-    parts = urlsplit(address)
-    filters = {name: values[0] for name, values in parse_qs(parts.query).items() if name != "before"}
-    return canonical(parts.path, filters)
 
 
 def _place_texts(tree: Element, links: _Links) -> None:

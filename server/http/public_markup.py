@@ -25,6 +25,7 @@ _BUTTONS = frozenset(("data-copy", "data-theme-toggle", "data-menu"))
 _ADDRESSES = {"a": "href", "link": "href", "script": "src", "img": "src", "iframe": "src", "form": "action"}
 _SCRIPTS = ("/palette.js", "/forms.js", "/inbox.js", "/live.js")
 """Scripts of what the public has not."""
+_SEPARATOR = re.compile(r"\s*·\s*$")
 _SPACE = re.compile(r"\s*\n\s*")
 
 
@@ -128,7 +129,7 @@ class PublicMarkup:
         """The element without the children that the public cannot use."""
         inside = replace(
             self,
-            in_bar=self.in_bar or element.tag in ("nav", "footer"),
+            in_bar=self.in_bar or element.tag in ("nav", "footer") or element.has_class("tabs"),
             in_picture=self.in_picture or element.tag == "svg",
             in_form=self.in_form or element.tag == "form",
         )
@@ -138,6 +139,9 @@ class PublicMarkup:
                 children.append(child)
             elif (kept := inside._child(child)) is not None:
                 children.append(kept)
+            elif child.tag == "a" and children and isinstance(children[-1], str):
+                # The links of a line stand between dots.
+                children[-1] = _SEPARATOR.sub("", children[-1])
         return replace(element, children=children)
 
     def _child(self, element: Element) -> Element | None:
@@ -190,8 +194,10 @@ class PublicMarkup:
         if where is not None:
             return replace(element, attributes=element.attributes | {name: where})
         is_pressed = self.in_bar or element.has_class("button", "gear") or "download" in element.attributes
-        if element.tag != "a" or is_pressed:
-            return element if element.tag == "form" and element.attributes.get("method") == "post" else None
+        if element.tag == "form":
+            return element if _has_table(element) else None
+        if element.tag != "a" or is_pressed or address.startswith("/api/"):
+            return None
         return Element("g" if self.in_picture else "span", _only(element, "class", "id", "title"), element.children)
 
     def _switches(self, form: Element) -> Element | None:
