@@ -29,10 +29,11 @@ ROWS = {
     # What waits or runs says what people work on now.
     "jobs": f"{_OF_OPERATOR} AND state NOT IN ('queued', 'running')",
     **dict.fromkeys(("variants", "cases", "series", "trends", "regressions", "trades", "builds"), _OF_OPERATOR),
+    "environment_changes": _OF_OPERATOR,
     **dict.fromkeys(("results", "all_results", "card_offsets"), _OF_OPERATOR),
     # Rows of these are reached through rows of the others alone.
     **dict.fromkeys(("points", "all_points", "comparisons", "all_comparisons", "samples", "branch_commits"), _ALL),
-    **dict.fromkeys(("regression_series", "trials", "job_sources", "runs"), _ALL),
+    **dict.fromkeys(("regression_series", "trials", "environment_steps", "job_sources", "runs"), _ALL),
     **dict.fromkeys(("traces", "trace_kernels", "trace_chunks", "cards"), _ALL),
     "devices": "id IN (SELECT device_id FROM series)",
     "environments": "device_id IN (SELECT id FROM devices)",

@@ -250,7 +250,7 @@ class _Links:
             return self._relative(f"static/{name}") + (f"?{parts.query}" if parts.query else "")
         if parts.path.startswith("/api/v1/"):
             return self._data(address)
-        page = self._plan.find(address) or self._next(address)
+        page = self._plan.find(self._now(address)) or self._next(address)
         return None if page is None else self._relative(page.file) + fragment
 
     def _data(self, address: str) -> str | None:
@@ -259,6 +259,19 @@ class _Links:
             return None
         self.json = address
         return self._relative(self._page.json_file)
+
+    def _now(self, address: str) -> str:
+        """The address without its case, where the history of a case leads to the newest times of its operator.
+
+        Elsewhere a link to a case leads to the history of the case.
+        """
+        parts = urlsplit(address)
+        filters = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        if parts.path != self._path or "tab" in filters or "tab=commits" not in self._page.address:
+            return address
+        if filters.get("case") not in parse_qs(urlsplit(self._page.address).query).get("case", []):
+            return address
+        return canonical(parts.path, {name: value for name, value in filters.items() if name != "case"})
 
     def _next(self, address: str) -> SitePage | None:
         """A page that only this one leads to: the following one of a list, or another tab of evidence."""

@@ -52,7 +52,8 @@ _SERIES = """
 SELECT operators.repository_id, operators.name, devices.key, devices.kind, series.metric, cases.key, series.id
 FROM series JOIN operators ON operators.id = series.operator_id JOIN cases ON cases.id = series.case_id
 JOIN devices ON devices.id = series.device_id
-ORDER BY devices.kind <> 'cuda', devices.key, cases.id, series.id
+ORDER BY devices.kind <> 'cuda', devices.key, NOT EXISTS (SELECT FROM points WHERE series_id = series.id), cases.id,
+         series.id
 """
 _OPERATORS = """
 SELECT repository_id, name, md5(concat(summary, found.*, asked.*, changed.facts, changed.series, trial.*))

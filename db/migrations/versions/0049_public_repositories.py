@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0047"
-down_revision = "0046"
+revision = "0049"
+down_revision = "0048"
 branch_labels = None
 depends_on = None
 
