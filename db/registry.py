@@ -72,9 +72,9 @@ def ensure_repository(s: Session, name: str, url: str, *, is_example: bool = Fal
     return s.scalars(select(RepositoryRecord.id).where(RepositoryRecord.name == name)).one()
 
 
-def set_repository(s: Session, repository_id: int, values: dict[str, str | None]) -> None:
-    """Changes some of branch, webhook_secret, status_url, status_token, definitions_url, definitions_ref and
-    definitions_sha; None clears a value."""
+def set_repository(s: Session, repository_id: int, values: dict[str, Any]) -> None:
+    """Changes some of branch, webhook_secret, status_url, status_token, definitions_url, definitions_ref,
+    definitions_sha and is_public; None clears a text."""
     if values:
         s.execute(update(RepositoryRecord).where(RepositoryRecord.id == repository_id).values(values))
 

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpwatch import __version__
 from warpwatch.db.database import Database
+from warpwatch.db.published import open_published
 from warpwatch.server import web
 from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.http import problems
@@ -28,8 +29,9 @@ from warpwatch.server.http.git_threads import GitThreads
 from warpwatch.server.http.head import HeadRequests
 from warpwatch.server.http.metrics import RequestObserver, ServiceMetrics
 from warpwatch.server.http.providers import Providers
+from warpwatch.server.http.public_answers import PublicAnswers
 from warpwatch.server.http.security import RequestGuard
-from warpwatch.server.http.sessions import GuessLimit, Sessions
+from warpwatch.server.http.sessions import GUESSES, TOTAL_GUESSES, RequestLimit, Sessions
 from warpwatch.server.http.worker_keys import WorkerThreads
 from warpwatch.server.judge import Judge
 from warpwatch.server.threads.background import Background
@@ -85,9 +87,11 @@ class Compression(GZipMiddleware):
 STATIC_FOLDER = Path(__file__).parent.parent / "web" / "static"
 
 
-def create_app(settings: Settings, database: Database, *, judge: bool = True) -> FastAPI:
+def create_app(
+    settings: Settings, database: Database, *, judge: bool = True, published: Database | None = None
+) -> FastAPI:
     """The whole server. `judge=False` leaves the threads out that work beside it: no verdicts, no schedules, and
-    nobody gives lost jobs back."""
+    nobody gives lost jobs back. published: what the public sees, instead of the repositories marked public."""
     app = FastAPI(
         title="Warpwatch",
         version=__version__,
@@ -111,7 +115,8 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.metrics = ServiceMetrics(settings, database, app.state.alarms, app.state.threads)
     # A token that is set is asked for on loopback too, where reverse proxies and other users of the machine come from.
     app.state.sessions = Sessions(settings.token) if settings.token else None
-    app.state.guesses = GuessLimit()
+    app.state.guesses = RequestLimit(GUESSES, TOTAL_GUESSES)
+    app.state.published = (published or open_published(database.url)) if settings.is_public else None
     app.state.providers = Providers(settings.destinations)
     app.state.problem_page = problem_page
     problems.install(app)
@@ -120,6 +125,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.include_router(login_router)
     app.include_router(web.router)
     _mount_files(app)
+    app.add_middleware(PublicAnswers)
     app.add_middleware(Compression)
     # Outside the compression, so that the length in the head is that of the answer to GET.
     app.add_middleware(HeadRequests)
@@ -128,6 +134,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
         settings=settings,
         sessions=app.state.sessions,
         guesses=app.state.guesses,
+        readers=RequestLimit(settings.public_requests, 20 * settings.public_requests) if settings.is_public else None,
         database=database,
         providers=app.state.providers,
     )
@@ -161,6 +168,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await hub.stop()
     for thread in threads:
         await run_in_threadpool(thread.stop)
+    if app.state.published is not None:
+        app.state.published.close()
 
 
 def _mount_files(app: FastAPI) -> None:

@@ -19,6 +19,8 @@ FORK_ISOLATIONS = ("user", "full", "network", "none")
 PROVIDER_SCOPES = "openid email profile"
 LOG_FORMATS = ("text", "json")
 """The first is the default."""
+PUBLIC_ACCESS = ("off", "read")
+"""The first is the default."""
 
 
 class SettingError(ValueError):
@@ -44,6 +46,17 @@ VARIABLES = (
     Variable("WARPWATCH_HOST", "`127.0.0.1`", "address that the server listens on"),
     Variable("WARPWATCH_PORT", "`8321`", "port that the server listens on, 1 to 65535"),
     Variable("WARPWATCH_TOKEN", "none", "token that callers must send; required on any address but loopback"),
+    Variable(
+        "WARPWATCH_PUBLIC",
+        "`off`",
+        "`read` lets anybody read the pages, JSON and badges of repositories marked public, see publishing.md; needs "
+        "`WARPWATCH_TOKEN`",
+    ),
+    Variable(
+        "WARPWATCH_PUBLIC_REQUESTS",
+        "`300`",
+        "requests that one address without a token may send a minute, 1 to 1000000; of all of them, 20 times as many",
+    ),
     Variable(
         "WARPWATCH_OIDC_ISSUER",
         "none",
@@ -176,6 +189,8 @@ class Settings:
     home: an absolute path.
     database_url: None means the embedded server in `home`.
     token: None means that none is asked for.
+    is_public: whether anybody may read the repositories that are marked public.
+    public_requests: that one address without a token may send a minute.
     worker_key: a key of workers that the server accepts from its start; None for none.
     lease_seconds: a worker renews its lease every fifth of it.
     memory_bytes: None means three quarters of the machine's.
@@ -202,6 +217,8 @@ class Settings:
     port: int = 8321
     database_url: str | None = None
     token: str | None = None
+    is_public: bool = False
+    public_requests: int = 300
     worker_key: str | None = None
     server_url: str = "http://127.0.0.1:8321"
     lease_seconds: float = 15.0
@@ -255,6 +272,8 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         port=port,
         database_url=environ.get("WARPWATCH_DATABASE_URL") or None,
         token=environ.get("WARPWATCH_TOKEN") or None,
+        is_public=_choice(environ, "WARPWATCH_PUBLIC", PUBLIC_ACCESS) == "read",
+        public_requests=int(_number(environ, "WARPWATCH_PUBLIC_REQUESTS", 300, low=1, high=1e6)),
         worker_key=environ.get("WARPWATCH_WORKER_KEY") or None,
         server_url=environ.get("WARPWATCH_URL", f"http://127.0.0.1:{port}").rstrip("/"),
         lease_seconds=_number(environ, "WARPWATCH_LEASE", 15, low=1, high=3600),

@@ -33,6 +33,8 @@ class RepositoryRecord(Base):
     status_token: Mapped[str | None]
     is_example: Mapped[bool] = mapped_column(server_default="false")
     """Whether its history was measured elsewhere and shipped with Warpwatch."""
+    is_public: Mapped[bool] = mapped_column(server_default="false")
+    """Whether anybody may read its results, where the server lets the public in."""
     deleted_at: Mapped[datetime | None]
     """When somebody deleted it; its rows go one batch after the other, its own last."""
     branches_key: Mapped[str | None]

@@ -22,7 +22,7 @@ def definitions_version(url: str | None, sha: str | None) -> DefinitionsVersion 
 class RepositoryRow:
     """branch: the watched branch, None before the repository was fetched. is_example: its history was shipped with
     Warpwatch. definitions_url, definitions_ref, definitions_sha: where its operators are defined, and the version that
-    new jobs are measured with; None where each commit defines its own.
+    new jobs are measured with; None where each commit defines its own. is_public: whether anybody may read its results.
 
     The secret that signs webhooks is never returned, only whether one is set.
     """
@@ -39,6 +39,7 @@ class RepositoryRow:
     definitions_url: str | None = None
     definitions_ref: str | None = None
     definitions_sha: str | None = None
+    is_public: bool = False
 
     @property
     def definitions(self) -> DefinitionsVersion | None:
@@ -109,7 +110,7 @@ _REPOSITORIES = """
 SELECT id, name, url, branch, status_url,
        (SELECT count(*) FROM commits WHERE repository_id = repositories.id AND patch_id IS NULL) AS commits,
        webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token, is_example,
-       definitions_url, definitions_ref, definitions_sha
+       definitions_url, definitions_ref, definitions_sha, is_public
 FROM repositories WHERE deleted_at IS NULL
 """
 

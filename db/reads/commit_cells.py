@@ -112,7 +112,7 @@ WITH newest AS (
            bool_or(status NOT IN ('ok', 'unsupported', 'skipped')) AS is_failing,
            (variant_id, case_id, device.id) IN (SELECT variant_id, case_id, device_id FROM changed) AS is_changed
     FROM newest JOIN operators ON operators.id = newest.operator_id JOIN devices AS device ON device.id = device_id
-    GROUP BY operators.id, variant_id, case_id, device.id
+    GROUP BY operators.id, operators.name, variant_id, case_id, device.id, device.key, device.kind
 )
 """
 _TALLIES = f"""{_KEYS}

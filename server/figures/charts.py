@@ -120,7 +120,7 @@ def _history_layout(
     # The script of the page writes the shown range into the address, as commits, and makes the tooltips.
     layout["meta"] = {
         "commits": _commits(histories, axis),
-        "query": _query_of(histories[0].series.repository) if histories else "",
+        "address": f"/commits/SHA?{_query_of(histories[0].series.repository)}" if histories else "",
         "units": DURATION_UNITS,
     }
     if rows:

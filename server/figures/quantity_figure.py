@@ -64,7 +64,7 @@ def quantity_figure(
     if quantity is Quantity.BEST:
         layout["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 100, "y1": 100, "line": _EVEN}]
     # The script of the page writes the shown range into the address, as commits.
-    layout["meta"] = {"commits": [[place, sha, "", ""] for sha, place in axis.places.items()], "query": query}
+    layout["meta"] = {"commits": [[place, sha, "", ""] for sha, place in axis.places.items()]}
     return {
         "data": [
             {

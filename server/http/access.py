@@ -50,7 +50,9 @@ LOCAL = Caller("local", TokenScope.ADMINISTER)
 """Who asks a server that wants no token."""
 NOBODY = Caller("nobody", TokenScope.READ)
 """Who sends a request that needs no token to a server that wants one for all others."""
-_RESERVED_NAMES = frozenset({ADMINISTRATOR.name, LOCAL.name, NOBODY.name, "webhook"})
+PUBLIC = Caller("public", TokenScope.READ)
+"""Who shows nothing, and reads what permissions.PUBLIC names."""
+_RESERVED_NAMES = frozenset({ADMINISTRATOR.name, LOCAL.name, NOBODY.name, PUBLIC.name, "webhook"})
 CI_PREFIX = "ci "
 """Prefix of the names of CI jobs."""
 

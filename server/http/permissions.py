@@ -70,6 +70,44 @@ PERMISSIONS: dict[TokenScope, tuple[str, ...]] = {
     ),
 }
 """Method and path that each scope adds to those before it. The pages and the API below /api/v1 have the same paths."""
+PUBLIC = (
+    "GET /",
+    "GET /home",
+    "GET /overview",
+    "GET /overview.csv",
+    "GET /overview/trends",
+    "GET /overview/shifts",
+    "GET /overview/cases/{operator}",
+    "GET /kernels",
+    "GET /kernels/{name}",
+    "GET /operators",
+    "GET /operators/{name}/cases",
+    "GET /operators/{name}/code",
+    "GET /operators/{name}/speedups",
+    "GET /series",
+    "GET /history/{series_id}",
+    "GET /history/{series_id}.csv",
+    "GET /history/{series_id}/noise",
+    "GET /history/{series_id}/quantities",
+    "GET /commits",
+    "GET /commits/{sha}",
+    "GET /commits/{sha}.csv",
+    "GET /commits/{sha}/cells",
+    "GET /commits/{sha}/trades",
+    "GET /branches",
+    "GET /branches/{name}",
+    "GET /compare",
+    "GET /compare.csv",
+    "GET /regressions",
+    "GET /regressions.csv",
+    "GET /regressions/{regression_id}",
+    "GET /regressions/{regression_id}/cause",
+    "GET /badges/{repository}.svg",
+    "GET /verdicts",
+    "GET /verdicts/thresholds",
+)
+"""What anybody may ask for on a server that lets the public in: the least of all roles. Of which repositories, and
+which columns, db.published decides; what it hides is in no answer to these."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _PARAMETER = re.compile(r"\\{\w+\\}")
 
@@ -79,6 +117,14 @@ def _pattern(rows: tuple[str, ...]) -> re.Pattern[str]:
 
 
 _PATTERNS = {scope: _pattern(rows) for scope, rows in PERMISSIONS.items()}
+
+
+_PUBLIC = _pattern(PUBLIC)
+
+
+def is_public(method: str, path: str) -> bool:
+    """Whether a request is one that the public may send."""
+    return method in ("GET", "HEAD") and _PUBLIC.fullmatch(f"GET {path.removeprefix('/api/v1')}") is not None
 
 
 def required_scope(method: str, path: str) -> TokenScope:

@@ -24,6 +24,7 @@ from warpwatch.server.http.access import (
     ADMINISTRATOR,
     LOCAL,
     NOBODY,
+    PUBLIC,
     Caller,
     caller_with,
     find_holder,
@@ -33,10 +34,10 @@ from warpwatch.server.http.access import (
 )
 from warpwatch.server.http.ci_tokens import identify_ci, is_id_token, refuse_elsewhere
 from warpwatch.server.http.deadlines import with_deadline
-from warpwatch.server.http.permissions import SAFE_METHODS, is_change, required_scope
+from warpwatch.server.http.permissions import SAFE_METHODS, is_change, is_public, required_scope
 from warpwatch.server.http.problems import Problem, json_problem, respond, surprise
 from warpwatch.server.http.providers import ProviderError, Providers
-from warpwatch.server.http.sessions import GuessLimit, Sessions
+from warpwatch.server.http.sessions import RequestLimit, Sessions
 from warpwatch.settings import SettingError, Settings
 
 _WITH_PORT = re.compile(r"\[([^\]]+)\](?::\d{1,5})?|([\d.]+):\d{1,5}")
@@ -131,6 +132,11 @@ def check_exposure(settings: Settings) -> None:
             f"WARPWATCH_OIDC_ISSUER needs a WARPWATCH_TOKEN of at least {MIN_TOKEN_LENGTH} characters: it signs the "
             "sessions of browsers, and lets you in while the provider is away (openssl rand -hex 24)"
         )
+    if settings.is_public and not has_token:
+        raise SettingError(
+            f"WARPWATCH_PUBLIC=read needs a WARPWATCH_TOKEN of at least {MIN_TOKEN_LENGTH} characters, which tells the "
+            "public from you (openssl rand -hex 24)"
+        )
 
 
 class RequestGuard:
@@ -141,13 +147,16 @@ class RequestGuard:
         app: ASGIApp,
         settings: Settings,
         sessions: Sessions | None,
-        guesses: GuessLimit,
+        guesses: RequestLimit,
+        readers: RequestLimit | None,
         database: Database,
         providers: Providers,
     ) -> None:
+        """readers: of the public; None where the public is not let in."""
         self.app = app
         self.sessions = sessions
         self.guesses = guesses
+        self.readers = readers
         self.database = database
         self.providers = providers
         self.proxies = settings.proxies
@@ -164,11 +173,12 @@ class RequestGuard:
         headers = Headers(scope=scope)
         read_forwarded(scope, self.proxies)
         is_open = self.sessions is None or _is_open(scope)
-        send = _with_security_headers(scope["path"], send, is_private=not is_open)
         problem = self._refuse_address(scope, headers)
         caller: Caller | None = None
         if problem is None and self.sessions is not None and not is_open:
             caller, problem = await run_in_threadpool(self._identify, self.sessions, scope, headers)
+        is_private = not is_open and (caller is not PUBLIC or problem is not None)
+        send = _with_security_headers(scope["path"], send, is_private=is_private)
         problem = problem or _refuse_size(headers)
         if problem is not None:
             await _refuse(scope, headers, problem)(scope, receive, send)
@@ -229,6 +239,8 @@ class RequestGuard:
             else:
                 subject = sessions.read(session_cookie(headers))
                 caller = find_session_caller(self.database, subject) if subject is not None else None
+                if caller is None and self.readers is not None and is_public(scope["method"], scope["path"]):
+                    return PUBLIC, _refuse_hasty(self.readers, scope)
                 problem = None if caller is not None else _token_needed()
             if caller is not None and problem is None:
                 problem = refuse_elsewhere(self.database, caller, scope["method"], scope["path"])
@@ -253,7 +265,7 @@ class RequestGuard:
 
 
 def identify_token(
-    sessions: Sessions, guesses: GuessLimit, database: Database, scope: Scope, shown: str
+    sessions: Sessions, guesses: RequestLimit, database: Database, scope: Scope, shown: str
 ) -> tuple[Caller | None, Problem | None]:
     """Who shows a token; or a 401, or a 429 where too many wrong ones were shown.
 
@@ -267,13 +279,23 @@ def identify_token(
     return None, count_guess(guesses, scope) or _token_needed()
 
 
-def count_guess(guesses: GuessLimit, scope: Scope) -> Problem | None:
+def count_guess(guesses: RequestLimit, scope: Scope) -> Problem | None:
     """Notes that a request showed something wrong; a 429 where its address, or all together, did so too often."""
     seconds = guesses.count(address_group(scope))
     if not seconds:
         return None
     wait = math.ceil(seconds)
     return Problem(429, f"too many wrong tokens; try again in {wait} s", headers={"Retry-After": str(wait)})
+
+
+def _refuse_hasty(readers: RequestLimit, scope: Scope) -> Problem | None:
+    """A 429 where an address, or the public together, asked too often within a minute."""
+    seconds = readers.count(address_group(scope))
+    if not seconds:
+        return None
+    wait = math.ceil(seconds)
+    detail = f"too many requests without a token; try again in {wait} s, or log in"
+    return Problem(429, detail, headers={"Retry-After": str(wait)})
 
 
 def _refuse(scope: Scope, headers: Headers, problem: Problem) -> Response:

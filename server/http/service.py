@@ -14,6 +14,7 @@ from warpwatch.db.reads.code import OperatorRow, RepositoryRow, find_operator, f
 from warpwatch.db.reads.devices import DeviceRow, find_device
 from warpwatch.db.reads.lines import HistoryLine, read_line
 from warpwatch.db.reads.query import MAX_PAGE, Session
+from warpwatch.server.http.access import PUBLIC
 from warpwatch.server.http.alarm_cache import Alarms
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.settings import Settings
@@ -36,7 +37,9 @@ def require_schema(request: Request) -> None:
 
 
 def database_of(request: Request) -> Database:
-    database: Database = request.app.state.database
+    """The database, as the caller may see it."""
+    state = request.app.state
+    database: Database = state.published if request.state.caller is PUBLIC else state.database
     return database
 
 

@@ -18,10 +18,10 @@ SESSION_SECONDS = 7 * 24 * 3600
 VISIT_SECONDS = 600
 """How long a sign-in at a provider may take."""
 GUESSES = 10
-"""Wrong tokens that one address may show within GUESS_SECONDS."""
+"""Wrong tokens that one address may show within LIMIT_SECONDS."""
 TOTAL_GUESSES = 300
 """The same of all addresses together."""
-GUESS_SECONDS = 60.0
+LIMIT_SECONDS = 60.0
 _ADDRESSES = 10_000
 
 
@@ -86,26 +86,27 @@ class Sessions:
             return None
 
 
-class GuessLimit:
-    """Counts wrong tokens: by the address that showed them, and in total."""
+class RequestLimit:
+    """Counts requests of a kind, such as wrong tokens: by the address that they come from, and in total."""
 
-    def __init__(self) -> None:
-        self._guesses: OrderedDict[str, deque[float]] = OrderedDict()
-        self._all: deque[float] = deque(maxlen=TOTAL_GUESSES)
+    def __init__(self, most: int, most_in_total: int) -> None:
+        self._most = most
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+        self._all: deque[float] = deque(maxlen=most_in_total)
         self._lock = threading.Lock()
 
     def count(self, address: str) -> float:
-        """Notes one wrong token; the seconds until another is worth a try, 0 while there were few."""
+        """Notes one request; the seconds until another is worth a try, 0 while there were few."""
         now = time.monotonic()
         with self._lock:
-            guesses = self._guesses.setdefault(address, deque(maxlen=GUESSES))
+            times = self._times.setdefault(address, deque(maxlen=self._most))
             seconds = max(
-                others[0] + GUESS_SECONDS - now if len(others) == others.maxlen else 0.0
-                for others in (guesses, self._all)
+                others[0] + LIMIT_SECONDS - now if len(others) == others.maxlen else 0.0
+                for others in (times, self._all)
             )
-            guesses.append(now)
+            times.append(now)
             self._all.append(now)
-            self._guesses.move_to_end(address)
-            while len(self._guesses) > _ADDRESSES:
-                self._guesses.popitem(last=False)
+            self._times.move_to_end(address)
+            while len(self._times) > _ADDRESSES:
+                self._times.popitem(last=False)
         return max(0.0, seconds)

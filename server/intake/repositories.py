@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -149,6 +149,9 @@ class RepositorySettings(BaseModel):
         max_length=1000,
         description="Token for commit statuses. The server never returns it.",
     )
+    is_public: bool = Field(
+        default=False, description="Whether anybody may read its results, where `WARPWATCH_PUBLIC=read` is set."
+    )
 
 
 def change_settings(database: Database, settings: Settings, name: str, body: RepositorySettings) -> RepositoryRow:
@@ -161,7 +164,7 @@ def change_settings(database: Database, settings: Settings, name: str, body: Rep
         remedy = "push it and submit one of its commits first, or check the spelling"
         error = FieldError(field="branch", message=f"{name} has no branch {body.branch!r}", remedy=remedy)
         raise Problem(422, "not changed: some fields are not valid", [error])
-    values: dict[str, str | None] = body.model_dump(exclude_unset=True, exclude={"definitions"})
+    values: dict[str, Any] = body.model_dump(exclude_unset=True, exclude={"definitions"})
     if "definitions" in body.model_fields_set:
         values |= _new_definitions(settings, body.definitions)
     with database.session() as session:

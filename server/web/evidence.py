@@ -18,7 +18,7 @@ from warpwatch.server.figures.charts import rounds_figure
 from warpwatch.server.figures.timelines import pair_svg
 from warpwatch.server.history.diffs import read_source_diff
 from warpwatch.server.http.service import settings_of
-from warpwatch.server.web.render import PageScope
+from warpwatch.server.web.render import PageScope, is_public
 
 MOST_ROUNDS = 6
 """Cases whose rounds are drawn."""
@@ -47,7 +47,7 @@ def read_tab(
     page: PageScope, detail: RegressionDetail, cases: Sequence[CaseView], asked: EvidenceTab | None
 ) -> dict[str, Any]:
     """What the page shows of the evidence: the tabs that have something to say, the contents of the chosen one, and
-    whether the host was busy. A tab that was asked for and has nothing to say gives way to the diff."""
+    whether the host was busy. A tab that was asked for and has nothing to say gives way to the first."""
     number = detail.regression.id
     bench = read_bench_evidence(page.session, number)
     busy = find_busy_host(bench)
@@ -55,14 +55,16 @@ def read_tab(
     measured = [view.series for view in cases if view.series.base_ns]
     has_trace = detail.base_trace_id is not None and detail.head_trace_id is not None
     filled = {
-        EvidenceTab.DIFF: True,
+        # Results of a public repository are public, its sources may not be.
+        EvidenceTab.DIFF: not is_public(page.request),
         EvidenceTab.TRACE: has_trace,
         EvidenceTab.CODE: code is not None,
         EvidenceTab.ERRORS: read_error_evidence(page.session, number, limit=1) is not None,
         EvidenceTab.HOST: bench is not None and bool(bench.base or bench.head),
         EvidenceTab.ROUNDS: bool(measured),
     }
-    tab = asked if asked is not None and filled[asked] else EvidenceTab.DIFF
+    first = next((name for name in EvidenceTab if filled[name]), None)
+    tab = asked if asked is not None and filled[asked] else first
     contents: dict[str, Any] = {}
     if tab == EvidenceTab.DIFF:
         contents = _diff(page, detail)
@@ -74,7 +76,7 @@ def read_tab(
         contents = {"numbers": read_error_evidence(page.session, number)}
     elif tab == EvidenceTab.HOST:
         contents = _host(bench, busy)
-    else:
+    elif tab == EvidenceTab.ROUNDS:
         contents = {"figures": [(series, rounds_figure(series)) for series in measured[:MOST_ROUNDS]]}
     tabs = [(name, TAB_NAMES[name]) for name in EvidenceTab if filled[name]]
     return contents | {"evidence": tab, "evidence_tabs": tabs, "busy": busy}

@@ -25,6 +25,7 @@ from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, list_branch_names
 from warpwatch.db.reads.query import Session
 from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.figures.standalone import check_figure, standalone_html
+from warpwatch.server.http.access import PUBLIC
 from warpwatch.server.http.problems import FieldError, Problem, UnknownNameProblem, not_found
 from warpwatch.server.http.security import session_cookie
 from warpwatch.server.http.service import Branch, Db, alarms_of, line_or_404, settings_of
@@ -128,7 +129,8 @@ class Scope:
             "repositories": self.repositories,
             "json_url": json and f"/api/v1{json}",
             "line": self.line,
-            "alarm_count": alarms_of(self.request).count(self.session, None),
+            # The session of the public sees no health, and would fill the cache of the others with that.
+            "alarm_count": alarms_of(self.request).count(self.session, None) if not is_public(self.request) else 0,
             "branch_names": list_branch_names(self.session, self.repository.id) if self.repository else [],
         }
         return render(self.request, template, status=status, **values)
@@ -158,6 +160,11 @@ class DeviceNames(dict[str, str]):
         return self.get(key, key)
 
 
+def is_public(request: Request) -> bool:
+    """Whether the reader has no account."""
+    return getattr(request.state, "caller", None) is PUBLIC
+
+
 PageScope = Annotated[Scope, Depends(Scope, scope="function")]
 
 
@@ -172,6 +179,7 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
     values = {**nothing, "line": ALL_COMMITS, "branch_names": [], **values}
     values["logged_in"] = bool(session_cookie(request.headers)) and request.app.state.sessions is not None
     path = request.url.path
+    values["is_public"] = is_public(request)
     values["same_page"] = SAME_PAGE
     values["of_repository"] = values["repository"] is not None and path != "/" and not path.startswith(OF_NO_REPOSITORY)
     text = environment().get_template(template).render(request=request, path=path, charts=charts, **values)

@@ -56,7 +56,7 @@ def add(request: Request, settings: Config, form: Annotated[FormData, Depends(fo
 @router.post("/repositories/{name}")
 @in_git_thread(lambda arguments: arguments["name"])
 def change(request: Request, settings: Config, name: str, form: Annotated[FormData, Depends(form_of)]) -> Response:
-    """Sets the watched branch, the definitions, the webhook secret, and the address and token for commit statuses."""
+    """Sets the watched branch, the definitions, the webhook secret, commit statuses, and whether anybody may read."""
     require_schema(request)
     fields = ("branch", "status_url", "definitions")
     values: dict[str, Any] = {field: str(form.get(field, "")).strip() or None for field in fields}
@@ -64,6 +64,7 @@ def change(request: Request, settings: Config, name: str, form: Annotated[FormDa
         text = str(form.get(field, "")).strip()
         if text or f"remove_{field}" in form:
             values[field] = text or None
+    values["is_public"] = "is_public" in form
     try:
         row = change_settings(database_of(request), settings, name, RepositorySettings.model_validate(values))
     except (ValidationError, Problem) as error:
@@ -79,7 +80,8 @@ def show(page: Scope, values: dict[str, Any] | None = None, errors: dict[str, st
     assert page.repository is not None
     row = page.repository
     definitions = "@".join(part for part in (row.definitions_url, row.definitions_ref) if part)
-    stored = {"branch": row.branch, "status_url": row.status_url, "definitions": definitions}
+    stored: dict[str, Any] = {"branch": row.branch, "status_url": row.status_url, "definitions": definitions}
+    stored["is_public"] = row.is_public
     return page.page(
         "settings/general.html",
         json=f"/repositories/{row.name}",
@@ -124,6 +126,7 @@ def delete_repository(session: Db, name: str) -> None:
 @api.patch("/repositories/{name}", responses=documented(404, 422))
 @in_git_thread(lambda arguments: arguments["name"])
 def change_repository(request: Request, settings: Config, name: str, body: RepositorySettings) -> RepositoryRow:
-    """Set the watched branch, the definitions, the webhook secret, and the URL and token for commit statuses."""
+    """Set the watched branch, the definitions, the webhook secret, the URL and token for commit statuses, and whether
+    anybody may read its results."""
     require_schema(request)
     return change_settings(database_of(request), settings, name, body)

@@ -91,7 +91,7 @@ def test_a_click_leads_to_the_commit_and_subjects_are_no_markup() -> None:
     figure = history_figure([history([point(3, 1e4, subject="Use <b> & <a href='x'>")])])
     (commit,) = figure["layout"]["meta"]["commits"]
     assert commit[:3] == [0, f"{3:040x}", "Use &lt;b&gt; &amp; &lt;a href=&#x27;x&#x27;&gt;"]
-    assert figure["layout"]["meta"]["query"] == "repository=kernels"
+    assert figure["layout"]["meta"]["address"] == "/commits/SHA?repository=kernels"
     (median,) = lines(figure)
     assert (median["meta"]["commits"], median["meta"]["times"]) == ([0], [[1e4, 9900.0, 10100.0]])
     assert median["meta"]["remarks"][median["meta"]["remark"][0]] == "<br>50\N{THIN SPACE}% of peak bandwidth"

@@ -220,7 +220,7 @@ def test_the_scheme_is_what_a_named_proxy_says(
 
 def test_addresses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_ADDRESSES", 10)
-    limit = sessions.GuessLimit()
+    limit = sessions.RequestLimit(sessions.GUESSES, sessions.TOTAL_GUESSES)
     for number in range(100):
         limit.count(str(number))
     assert len(limit._guesses) == 10

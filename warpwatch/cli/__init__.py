@@ -21,6 +21,7 @@ from warpwatch.cli import (  # noqa: F401
     init,
     kron,
     prove,
+    publish,
     repository,
     results_files,
     run,

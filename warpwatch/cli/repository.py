@@ -70,8 +70,14 @@ def set_repository(
     ),
     status_url: str | None = typer.Option(None, help="URL for commit statuses; {sha} stands for the commit."),
     status_token: str | None = typer.Option(None, envvar="WARPWATCH_STATUS_TOKEN", help="Token for commit statuses."),
+    is_public: bool | None = typer.Option(
+        None, "--public/--private", help="Whether anybody may read its results, see publishing.md."
+    ),
 ) -> None:
-    """Set the watched branch, the definitions, webhooks and commit statuses. An empty text removes a setting."""
+    """Set the watched branch, the definitions, webhooks, commit statuses and readers.
+
+    An empty text removes a setting.
+    """
     definitions = _absolute(definitions) if definitions else definitions
     given = {
         "branch": branch,
@@ -81,6 +87,8 @@ def set_repository(
         "status_token": status_token,
     }
     body: dict[str, Any] = {field: value or None for field, value in given.items() if value is not None}
+    if is_public is not None:
+        body["is_public"] = is_public
     with asking() as client:
         if not body:
             raise ApiError("nothing to set; see `warpwatch repository set --help`")
@@ -91,6 +99,7 @@ def set_repository(
             f"webhooks\t{'signed' if row['has_webhook_secret'] else 'not accepted'} at {client.url}/api/v1/hooks/{name}"
         )
         typer.echo(f"statuses\t{row['status_url'] or 'not sent'}{' with a token' if row['has_status_token'] else ''}")
+        typer.echo(f"readers\t{'anybody, where the server lets the public in' if row['is_public'] else 'accounts'}")
 
 
 @repository_app.command("delete")

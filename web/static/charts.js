@@ -47,7 +47,7 @@ function expandHistory({ data, layout: { meta } }) {
       const [, sha, subject, byline] = meta.commits[trace.meta.commits[at]];
       const [median, low, high] = times.map(duration);
       const interval = `${trace.name}, ${low} to ${high}${trace.meta.remarks[trace.meta.remark[at]]}`;
-      return [`/commits/${sha}?${meta.query}`, sha.slice(0, SHORT), subject, byline, median, interval];
+      return [meta.address.replace("SHA", sha), sha.slice(0, SHORT), subject, byline, median, interval];
     });
   });
 }
@@ -168,7 +168,7 @@ async function draw(place) {
   lightOnHover(place);
   // The first custom value of a point is where a click on it leads.
   place.on("plotly_click", (event) => {
-    const point = event.points.find(({ customdata }) => typeof customdata?.[0] === "string" && customdata[0].startsWith("/"));
+    const point = event.points.find(({ customdata }) => typeof customdata?.[0] === "string" && /^[.]{0,2}[/]/.test(customdata[0]));
     if (!point) return;
     if (IS_TOUCH) showTapped(place, point, point.customdata[0]);
     else location.assign(point.customdata[0]);

@@ -4,6 +4,9 @@ document.addEventListener("change", (event) => {
   if (control.matches("[data-submit]")) control.form.requestSubmit();
 });
 
+// A published site has a page for each choice of a switch.
+document.addEventListener("change", ({ target }) => { if (target.matches("[data-places]")) location.assign(target.value); });
+
 // Switches left at their blank choice do not belong into a link that people share.
 document.addEventListener("submit", (event) => {
   const form = event.target;
