@@ -34,6 +34,8 @@ from warpwatch.server.http.security import RequestGuard
 from warpwatch.server.http.sessions import GUESSES, TOTAL_GUESSES, RequestLimit, Sessions
 from warpwatch.server.http.worker_keys import WorkerThreads
 from warpwatch.server.judge import Judge
+from warpwatch.server.mcp.http import McpSessions
+from warpwatch.server.mcp.http import router as mcp_router
 from warpwatch.server.threads.background import Background
 from warpwatch.server.threads.callbacks import StatusNotifier
 from warpwatch.server.threads.channel_notifier import ChannelNotifier
@@ -124,6 +126,7 @@ def create_app(
     app.include_router(web.api)
     app.include_router(login_router)
     app.include_router(web.router)
+    app.include_router(mcp_router)
     _mount_files(app)
     app.add_middleware(PublicAnswers)
     app.add_middleware(Compression)
@@ -160,11 +163,13 @@ def _threads(app: FastAPI, settings: Settings, database: Database) -> list[Backg
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     hub = app.state.hub
     threads = app.state.threads
+    app.state.mcp = McpSessions()
     hub.start()
     for thread in threads:
         thread.start()
     Thread(target=compile_templates, daemon=True).start()
     yield
+    await app.state.mcp.stop()
     await hub.stop()
     for thread in threads:
         await run_in_threadpool(thread.stop)

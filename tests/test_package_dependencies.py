@@ -17,9 +17,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ALLOWED = {
-    "warpwatch": {"base", "measure", "server", "telemetry"},
+    "warpwatch": {"base", "measure", "server", "telemetry", "mcp"},
     "db": {"base", "database", "embedded"},
-    "server": {"base", "database", "server", "parquet"},
+    "server": {"base", "database", "server", "parquet", "mcp"},
     "worker": {"base", "measure"},
     "kernels": {"base", "measure", "peers"},
     "tests": {"base", *EXTRAS},

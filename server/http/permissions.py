@@ -26,6 +26,8 @@ PERMISSIONS: dict[TokenScope, tuple[str, ...]] = {
         "POST /login",
         "POST /login/invitation",
         "POST /logout",
+        # Each of its tools asks this API in turn, with the same token.
+        "POST /mcp",
     ),
     TokenScope.SUBMIT: (
         "POST /submissions",
@@ -143,7 +145,7 @@ def is_change(method: str, path: str) -> bool:
     """Whether the trail keeps a request."""
     # A tokenizer is not stored.
     is_preview = path.endswith("/preview") or path.removeprefix("/api/v1").startswith("/tokenizer")
-    is_visit = path.startswith(("/login", "/logout", "/api/v1/worker/"))
+    is_visit = path.startswith(("/login", "/logout", "/mcp", "/api/v1/worker/"))
     return method not in SAFE_METHODS and not is_preview and not is_visit
 
 

@@ -7,8 +7,10 @@ from fastapi import APIRouter, Request, Response
 from warpwatch.db.reads.query import Page
 from warpwatch.server.explanation.alarms import AlarmKind, AlarmRow
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.brief import briefly, documented_brief
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Db, alarms_of, repository_or_404
+from warpwatch.server.web.brief import brief_alarms
 from warpwatch.server.web.render import Scope, query
 
 KINDS = {
@@ -44,7 +46,8 @@ def show(page: Scope, request: Request, kind: AlarmKind | None = None) -> Respon
 api = APIRouter(tags=["alarms"])
 
 
-@api.get("/alarms", responses=documented(404, 422))
+@api.get("/alarms", responses=documented(404, 422) | documented_brief())
+@briefly(brief_alarms)
 def get_alarms(
     request: Request, session: Db, repository: str | None = None, kind: AlarmKind | None = None
 ) -> Page[AlarmRow]:

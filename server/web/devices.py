@@ -32,9 +32,11 @@ from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.worker_keys import add_key, list_keys, revoke_key
 from warpwatch.server.figures.gantt import DAY, busy_seconds, strip_svg
 from warpwatch.server.figures.run_times import device_times
+from warpwatch.server.http.brief import briefly, documented_brief
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Config, Db, database_of, device_or_404, require_schema
 from warpwatch.server.verdicts.cards import CardOffset, pool_offset
+from warpwatch.server.web.brief import brief_devices
 from warpwatch.server.web.forms import form_of
 from warpwatch.server.web.render import PageScope, Scope
 from warpwatch.server.web.tabs import DevicesTab, devices_tab
@@ -168,7 +170,8 @@ def get_health(request: Request, settings: Config) -> ServiceHealth:
         raise
 
 
-@api.get("/devices", responses=documented())
+@api.get("/devices", responses=documented() | documented_brief())
+@briefly(brief_devices)
 def get_devices(session: Db, settings: Config) -> Page[DeviceRow]:
     """All devices with measurements or a worker, with their queues."""
     return Page(list_devices(session, settings.lease_seconds), None)

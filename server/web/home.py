@@ -12,9 +12,11 @@ from warpwatch.db.reads.home import HomeRow, list_home, read_job_repositories
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.reads.trades import list_watched_trades
 from warpwatch.server.figures.home_strip import verdict_strip
+from warpwatch.server.http.brief import briefly, documented_brief
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Before, Config, Db, Limit, settings_of
 from warpwatch.server.verdicts.trades import count_costs
+from warpwatch.server.web.brief import brief_home
 from warpwatch.server.web.lanes import read_lanes
 from warpwatch.server.web.moved import lead_to
 from warpwatch.server.web.render import Scope, query
@@ -77,7 +79,8 @@ def read_home(session: Session, lease_seconds: float, before: int | None, limit:
 api = APIRouter(tags=["code"])
 
 
-@api.get("/home", responses=documented(422))
+@api.get("/home", responses=documented(422) | documented_brief())
+@briefly(brief_home)
 def get_home(session: Db, settings: Config, before: Before = None, limit: Limit = 50) -> Page[HomeRow]:
     """How every repository stands on its watched branch: open, suspected and failing, open costs, the queue with its
     estimated end, and the confirmed changes of the last 90 days."""

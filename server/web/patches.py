@@ -8,11 +8,13 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from warpwatch.db.patches import PatchJobOutcome, read_outcome
 from warpwatch.patches import MAX_BYTES
+from warpwatch.server.http.brief import briefly, documented_brief
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Config, Db, database_of, require_schema
 from warpwatch.server.intake.patch_requests import StoredPatch, take_patch
 from warpwatch.server.intake.submissions import repository_of
+from warpwatch.server.web.brief import brief_patch
 
 api = APIRouter(tags=["submissions"])
 _BODY: dict[str, Any] = {
@@ -28,7 +30,8 @@ async def _body(request: Request) -> bytes:
     return await request.body()
 
 
-@api.post("/patches", status_code=201, responses=documented(413, 422, 502), openapi_extra=_BODY)
+@api.post("/patches", status_code=201, responses=documented(413, 422, 502) | documented_brief(201), openapi_extra=_BODY)
+@briefly(brief_patch)
 @in_git_thread(lambda arguments: arguments["repository"])
 def create_patch(
     request: Request,

@@ -42,6 +42,7 @@ from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.dot_plot import cases_svg
 from warpwatch.server.figures.sparklines import change_sparkline, status_strip
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.brief import briefly, documented_brief
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, database_of, repository_or_404
@@ -61,6 +62,7 @@ from warpwatch.server.reports.trade_words import TradeLine, summarize_trades
 from warpwatch.server.reports.wording import change_headline, change_tone
 from warpwatch.server.verdicts.statements import Statement, state_change
 from warpwatch.server.verdicts.trades import open_costs
+from warpwatch.server.web.brief import brief_cause, brief_change, brief_changes
 from warpwatch.server.web.choices import name_devices
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.evidence import EvidenceTab, read_tab
@@ -405,7 +407,8 @@ class TriageMany(TriagePatch):
     regressions: list[Annotated[int, Field(ge=1, le=2**62)]] = Field(min_length=1, max_length=500)
 
 
-@api.get("/regressions", responses=documented(404, 422))
+@api.get("/regressions", responses=documented(404, 422) | documented_brief())
+@briefly(brief_changes)
 def get_regressions(
     session: Db,
     settings: Config,
@@ -450,7 +453,8 @@ def get_quality(session: Db, repository: RepositoryName) -> Page[QualityRow]:
     return Page(read_quality(session, repository_or_404(session, repository).id, datetime.now(UTC)), None)
 
 
-@api.get("/regressions/{regression_id}", responses=documented(404, 422))
+@api.get("/regressions/{regression_id}", responses=documented(404, 422) | documented_brief())
+@briefly(brief_change)
 def get_regression(session: Db, regression_id: RegressionId) -> RegressionDetail:
     """One regression with its affected series, A/B rounds, traces, investigation, activity and reproduce command."""
     detail = read_regression(session, regression_id)
@@ -459,7 +463,8 @@ def get_regression(session: Db, regression_id: RegressionId) -> RegressionDetail
     return detail
 
 
-@api.get("/regressions/{regression_id}/cause", responses=documented(404, 422))
+@api.get("/regressions/{regression_id}/cause", responses=documented(404, 422) | documented_brief())
+@briefly(brief_cause)
 def get_cause(session: Db, settings: Config, regression_id: RegressionId) -> CauseView:
     """The differences between base and head: sources, machine code, kernels, environments, clocks, numerical errors."""
     detail = get_regression(session, regression_id)
@@ -479,7 +484,8 @@ def patch_regression(session: Db, regression_id: RegressionId, body: TriagePatch
     return get_regression(session, regression_id)
 
 
-@api.post("/regressions/{regression_id}/triage", responses=documented(404, 409, 422))
+@api.post("/regressions/{regression_id}/triage", responses=documented(404, 409, 422) | documented_brief())
+@briefly(brief_change)
 def triage_regression(session: Db, regression_id: RegressionId, body: TriageRequest) -> RegressionDetail:
     """Acknowledge, accept, mark as fixed or invalid, or reopen."""
     return patch_regression(session, regression_id, body)

@@ -12,6 +12,7 @@ from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.reports import list_reported_series, read_report_facts
 from warpwatch.db.reads.work import read_submission
 from warpwatch.server.history.commits import operator_folder
+from warpwatch.server.http.brief import briefly, documented_brief
 from warpwatch.server.http.downloads import content_disposition
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Config, Db
@@ -21,6 +22,7 @@ from warpwatch.server.reports.junit import junit
 from warpwatch.server.reports.markdown import markdown
 from warpwatch.server.reports.model import Report
 from warpwatch.server.reports.sarif import sarif
+from warpwatch.server.web.brief import brief_report
 
 api = APIRouter(tags=["reports"])
 _MEDIA_TYPES = {"junit": "application/xml", "md": "text/markdown", "sarif": "application/sarif+json"}
@@ -51,7 +53,8 @@ def _form(media_type: str, description: str) -> dict[int | str, dict[str, Any]]:
     return documented(404, 422) | {200: {"description": description, "content": {media_type: {"schema": schema}}}}
 
 
-@api.get("/submissions/{submission_id}/report", responses=documented(404, 422))
+@api.get("/submissions/{submission_id}/report", responses=documented(404, 422) | documented_brief())
+@briefly(brief_report)
 def get_report(reported: Submission) -> Report:
     """The findings of a submission, worst first, with an exit code for CI. `pending` until every verdict is made."""
     return reported.report

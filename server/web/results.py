@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -33,6 +33,7 @@ from warpwatch.server.explanation.paired import StatedRow, compare_commits_paire
 from warpwatch.server.figures.noise_summary import NoiseSummary, read_learned
 from warpwatch.server.figures.speedups import VariantSpeedup, variant_speedups
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.brief import briefly, documented_brief
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import (
     Before,
@@ -45,6 +46,7 @@ from warpwatch.server.http.service import (
     repository_or_404,
 )
 from warpwatch.server.verdicts.statements import NO_DATA, Statement, state_cell, state_launch
+from warpwatch.server.web.brief import brief_comparison, brief_history, brief_series
 from warpwatch.server.web.code import DeviceKey, RepositoryName
 
 _adapter = cache(TypeAdapter[Any])
@@ -171,7 +173,8 @@ def get_speedups(
     return Page(variant_speedups(_overview(session, repository, device, metric, suite, name, branch).items), None)
 
 
-@api.get("/series", responses=documented(404, 422))
+@api.get("/series", responses=documented(404, 422) | documented_brief())
+@briefly(brief_series)
 def get_series(
     session: Db,
     repository: RepositoryName,
@@ -197,7 +200,8 @@ def get_history_csv(
     return csv_response(PointRow, history.points, f"history-{series_id}")
 
 
-@api.get("/history/{series_id}", responses=documented(404, 422))
+@api.get("/history/{series_id}", responses=documented(404, 422) | documented_brief())
+@briefly(brief_history)
 def get_history(
     session: Db,
     series_id: int,
@@ -268,7 +272,8 @@ def get_comparison_csv(
     return csv_response(ComparedRow, rows, f"{repository}-compare")
 
 
-@api.get("/compare", responses=documented(404, 422), response_model=Page[StatedRow])
+@api.get("/compare", responses=documented(404, 422) | documented_brief(), response_model=Page[StatedRow])
+@briefly(brief_comparison, partial(large_json, Page[StatedRow]))
 def get_comparison(
     session: Db,
     repository: RepositoryName,
@@ -278,15 +283,14 @@ def get_comparison(
     commit: Annotated[str | None, Query(max_length=40, description="Compare two variants at this commit.")] = None,
     metric: Metric = None,
     operator: Text = None,
-) -> Response:
+) -> Page[StatedRow]:
     """Compare two commits, or two variants of one commit, case by case, from separate runs. Where an A/B comparison has
     measured the two commits side by side, `paired_outcome` is what it decided.
 
     An operator that is unchanged at a commit has the times of the commit with the same sources. Operators with the same
     sources on both sides are left out.
     """
-    page = _compared(session, repository, device, left, right, commit, metric, operator)
-    return large_json(Page[StatedRow], page)
+    return _compared(session, repository, device, left, right, commit, metric, operator)
 
 
 def _compared(

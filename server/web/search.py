@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.search import SearchRow, search
+from warpwatch.server.http.brief import Brief, briefly, documented_brief
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Before, Db, Limit, repository_or_404
 from warpwatch.server.web.code import RepositoryName
@@ -27,7 +28,14 @@ class SearchEntry:
     path: str
 
 
-@api.get("/search", responses=documented(404, 422))
+def brief_search(page: Page[SearchEntry]) -> Brief:
+    """What matches, of each its kind and the address of its page, which ends with its number or name."""
+    items = [{"kind": row.kind, "title": row.title, "detail": row.detail, "path": row.path} for row in page.items]
+    return Brief({} if items else {"summary": "nothing matches every word"}, items, page.next_before)
+
+
+@api.get("/search", responses=documented(404, 422) | documented_brief())
+@briefly(brief_search)
 def get_search(
     session: Db,
     repository: RepositoryName,

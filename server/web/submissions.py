@@ -14,6 +14,7 @@ from warpwatch.db.regressions import Verdicts, read_verdicts
 from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.access import Asking, require_repository
+from warpwatch.server.http.brief import briefly, documented_brief
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import (
@@ -29,6 +30,7 @@ from warpwatch.server.http.service import (
 from warpwatch.server.intake.preview import CommitOptions, SubmissionPreview, list_options, preview_submission
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
+from warpwatch.server.web.brief import brief_submission
 from warpwatch.server.web.lanes import read_lanes
 
 api = APIRouter(tags=["submissions"])
@@ -43,7 +45,8 @@ IdempotencyKey = Annotated[
 Trials = Annotated[bool, Query(description="Include what Warpwatch submitted to decide on regressions.")]
 
 
-@api.post("/submissions", status_code=201, responses=documented(403, 409, 422, 502, 507))
+@api.post("/submissions", status_code=201, responses=documented(403, 409, 422, 502, 507) | documented_brief(201))
+@briefly(brief_submission)
 @in_git_thread(lambda arguments: arguments["body"].repository)
 def create(
     request: Request,
@@ -101,7 +104,8 @@ def get_submissions_csv(
     return csv_response(SubmissionRow, get_submissions(session, repository, trials, before, limit).items, "submissions")
 
 
-@api.get("/submissions/{submission_id}", responses=documented(404, 422))
+@api.get("/submissions/{submission_id}", responses=documented(404, 422) | documented_brief())
+@briefly(brief_submission)
 def get_submission(session: Db, submission_id: int) -> SubmissionRow:
     """One submission; its jobs are listed at /jobs?submission=…"""
     submission = read_submission(session, submission_id)

@@ -20,6 +20,7 @@ from warpwatch.cli import (  # noqa: F401
     forge,
     init,
     kron,
+    mcp,
     prove,
     publish,
     repository,
