@@ -20,7 +20,7 @@ from warpwatch.db.regressions import (
     SEVERITY,
     SUPERSEDED,
     TABLES,
-    Question,
+    RegressionFilter,
     RegressionRow,
 )
 
@@ -116,7 +116,7 @@ class _Event(NamedTuple):
 
 
 def list_events(
-    session: Session, repository_id: int, question: Question, before: int | None = None, limit: int = 50
+    session: Session, repository_id: int, question: RegressionFilter, before: int | None = None, limit: int = 50
 ) -> Page[EventRow]:
     """Events with a regression that the question asks for, worst first; `before` is `next_before` of the page before.
 
@@ -133,7 +133,7 @@ def list_events(
 def read_event(session: Session, repository_id: int, regression: RegressionRow) -> EventRow | None:
     """The event that a regression is part of; None when it is gone."""
     line = read_line(session, repository_id, regression.branch) if regression.branch else None
-    question = Question(verdict=regression.verdict, direction=regression.direction, line=line or ALL_COMMITS)
+    question = RegressionFilter(verdict=regression.verdict, direction=regression.direction, line=line or ALL_COMMITS)
     sql = f"SELECT * FROM ({_EVENTS}) AS events WHERE :id = ANY(ids)"
     asked = question.parameters | {"repository_id": repository_id, **_around(session, regression)}
     events = fetch(session, _Event, sql, limit=None, skip=0, id=regression.id, **asked)
