@@ -223,7 +223,7 @@ def test_addresses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = sessions.RequestLimit(sessions.GUESSES, sessions.TOTAL_GUESSES)
     for number in range(100):
         limit.count(str(number))
-    assert len(limit._guesses) == 10
+    assert len(limit._times) == 10
 
 
 @pytest.mark.parametrize("header", ["Host", "Origin"])
