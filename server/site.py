@@ -39,6 +39,8 @@ _PART = re.compile(rf"(-page-\d+|(?<=\d)-({'|'.join(EvidenceTab)}))?\.html$")
 """The end of the name of a page that another one leads to."""
 _URL = re.compile(r'url\("(/[^"]*)"\)')
 _ADDRESS = re.compile(r'"(/(?:[^"\\]|\\.)*)"')
+_OF_TESTS = frozenset(("data-statement", "data-series", "data-commit", "data-branches"))
+"""Attributes of templates that no script and no style reads: a tenth of the page of a commit."""
 _EVERY_COMMIT = "SHA"
 """Stands for a commit in the address that a chart makes links from."""
 
@@ -307,6 +309,8 @@ class _Links:
 def _place_texts(tree: Element, links: _Links) -> None:
     """Gives the addresses inside charts and styles their places, and times their date: "2 d ago" is soon wrong."""
     for element in tree.descendants():
+        for name in _OF_TESTS & element.attributes.keys():
+            del element.attributes[name]
         if element.tag == "script" and element.attributes.get("type") == "application/json":
             text = "".join(child for child in element.children if isinstance(child, str))
             element.children = [_ADDRESS.sub(lambda match: json.dumps(_placed(links, match[0])), text)]
@@ -376,12 +380,14 @@ class _Site:
             await self._make(next_page)
 
     async def _render(self, page: SitePage) -> tuple[dict[str, Any], list[SitePage]]:
-        answer = await self._get(page.address)
+        path = urlsplit(page.address).path
+        # The server sends what changes have in common later.
+        answer = await self._get(f"{page.address}&whole=true" if path == "/regressions" else page.address)
         made: dict[str, Any] = {"key": page.key, "files": [page.file], "assets": [], "next": {}}
         tree = parse(answer.text)
         await self._fill_in(tree)
         links = _Links(self._plan, page)
-        markup = PublicMarkup(links.place, urlsplit(page.address).path, has_server=False)
+        markup = PublicMarkup(links.place, path, has_server=False)
         tree = markup.kept(tree)
         _place_texts(tree, links)
         if links.json is not None:

@@ -104,6 +104,7 @@ PUBLIC = (
     "GET /regressions.csv",
     "GET /regressions/{regression_id}",
     "GET /regressions/{regression_id}/cause",
+    "GET /events",
     "GET /badges/{repository}.svg",
     "GET /verdicts",
     "GET /verdicts/thresholds",

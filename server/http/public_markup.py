@@ -26,7 +26,7 @@ _ADDRESSES = {"a": "href", "link": "href", "script": "src", "img": "src", "ifram
 _SCRIPTS = ("/palette.js", "/forms.js", "/inbox.js", "/live.js")
 """Scripts of what the public has not."""
 _SEPARATOR = re.compile(r"\s*·\s*$")
-_SPACE = re.compile(r"\s*\n\s*")
+_SPACE = re.compile(r"[ \n]{2,}")
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ def _write(element: Element, parts: list[str], *, is_preformatted: bool) -> None
     is_preformatted = is_preformatted or element.tag in ("pre", *_RAW)
     for child in element.children:
         if isinstance(child, str):
-            parts.append(child if is_preformatted else _SPACE.sub("\n", child))
+            parts.append(child if is_preformatted else _SPACE.sub(" ", child))
         else:
             _write(child, parts, is_preformatted=is_preformatted)
     if element.tag and element.is_closed:

@@ -96,7 +96,8 @@ def test_a_site_works_without_a_server(
     page.locator("table.events a").first.click()
     page.locator("#evidence .tabs a").last.click()
     visit.wait_for_charts()
-    if place == "file":
+    if place == "host":
+        # From a disk, axe itself complains that it cannot fetch the styles.
         addresses = ("index.html", "rows/index.html", "rows/commits.html", "rows/kernels.html", "rows/regressions.html")
         for address in addresses:
             page.goto(f"{visit.server}/{address}")
