@@ -246,13 +246,13 @@ def _launchers(modules: list[PackageFile], custom: set[str]) -> Iterator[Operato
     """The functions that launch Triton kernels: each autograd function, and each other function that no listed function
     calls."""
     kernels = {name for module in modules for name, node in module.definitions.items() if _is_kernel(module, node)}
+    if not kernels:
+        return
     places = {
         f"{module.name}.{name}": (module, node) for module in modules for name, node in module.definitions.items()
     }
     places = {name: place for name, place in places.items() if not _is_kernel(*place)}
     launching = {name for name, place in places.items() if _launches(*place, kernels)}
-    if not launching:
-        return
     edges = {name: names_used(*place) & places.keys() - {name} for name, place in places.items()}
     reached = {name: _closure([name], edges) for name in places}
     functions = {
