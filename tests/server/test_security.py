@@ -167,7 +167,7 @@ def test_a_refusal_is_late(exposed: TestClient, monkeypatch: pytest.MonkeyPatch)
 def test_guesses_of_many_addresses_are_counted_together(
     settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "TOTAL_GUESSES", 30)
+    monkeypatch.setattr("warpwatch.server.app.TOTAL_GUESSES", 30)
     with proxied(settings, database) as client:
         statuses = [show(client, "guess", **{"X-Forwarded-For": f"203.0.113.{number}"}) for number in range(40)]
         assert statuses == [401] * 30 + [429] * 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import time
 from collections.abc import Iterator
@@ -81,7 +82,7 @@ def publish_site(
 @contextmanager
 def _source(settings: Settings, files: list[Path]) -> Iterator[tuple[Settings, str]]:
     """The database of the server; or one that lasts as long as the block and holds the results files, judged."""
-    from warpwatch.cli.results_files import Mirrors, import_file
+    from warpwatch.cli.results_files import fetch_commits, import_file
     from warpwatch.cli.services import running_database
     from warpwatch.db.database import Database
     from warpwatch.server.judge import Judge
@@ -94,7 +95,7 @@ def _source(settings: Settings, files: list[Path]) -> Iterator[tuple[Settings, s
         settings = replace(settings, home=Path(home), database_url=None)
         with running_database(settings) as url:
             for file in files:
-                import_file(url, file, fetch=Mirrors(settings).fetch)
+                import_file(url, file, fetch=functools.partial(fetch_commits, settings))
             database = Database(url, pool_size=2)
             try:
                 Judge(settings, database).sweep()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +55,7 @@ def import_files(
                 left_out: list[str] = []
                 try:
                     if file_format == "wwb":
-                        is_new = import_file(url, file, repository, fetch=Mirrors(settings).fetch)
+                        is_new = import_file(url, file, repository, fetch=functools.partial(fetch_commits, settings))
                     else:
                         foreign = ForeignFile(
                             _read(file),
@@ -137,19 +138,12 @@ def _read(file: Path) -> bytes:
         return opened.read(FILE_LIMIT + 1)
 
 
-class Mirrors:
+def fetch_commits(settings: Settings, url: str) -> None:
     """Fetches the commits that results are about, where their host answers."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    def fetch(self, url: str) -> None:
-        try:
-            git.update_mirror(url, self._settings.home, self._settings.destinations, git.REQUEST_SECONDS)
-        except git.GitError as error:
-            typer.echo(
-                f"its results get charts and no verdict, because its history cannot be fetched: {error}", err=True
-            )
+    try:
+        git.update_mirror(url, settings.home, settings.destinations, git.REQUEST_SECONDS)
+    except git.GitError as error:
+        typer.echo(f"its results get charts and no verdict, because its history cannot be fetched: {error}", err=True)
 
 
 class _Sidecars:
