@@ -15,7 +15,7 @@ from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
 from warpwatch.db.models import TradeRecord
 
-_FIELDS = ("is_exact", "is_faster", "tensor", "metric", "before", "after", "change", "cases", "passes")
+_FIELDS = ("is_exact", "is_faster", "tensor", "metric", "before", "after", "change", "cases", "passes", "since")
 _SAVE = f"""
 INSERT INTO trades (commit_id, operator_id, device_id, variant_id, case_id, kind, is_worse, {", ".join(_FIELDS)})
 VALUES (:commit_id, :operator_id, :device_id,

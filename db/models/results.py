@@ -228,6 +228,8 @@ class TradeRecord(Base):
     change: Mapped[float | None]
     """Of the time, head over base."""
     passes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    since: Mapped[str | None]
+    """Id of the commit that it is held against, where others lie between them."""
     cases: Mapped[int]
     accepted_by: Mapped[str | None]
     """Who said that the cost may stay."""

@@ -14,7 +14,7 @@ from warpwatch.contract.words import TradeKind
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, read_line_of
 from warpwatch.db.reads.paired import PairedRounds, list_paired_rounds
 from warpwatch.db.reads.quantities import CODE_BYTES, counter_median
-from warpwatch.db.reads.query import PRIMARY_METRIC, fetch, fetch_scalar
+from warpwatch.db.reads.query import PRIMARY_METRIC, fetch
 
 MOST_CELLS = 500
 EARLIER_CHECKS = 5
@@ -204,22 +204,52 @@ SELECT '{TradeKind.COMPILE}' AS kind, operators.name AS operator, '' AS variant,
 
 
 _PARENT = """
-SELECT parent.id FROM commits
+SELECT parent.id, parent.sha FROM commits
 JOIN commits AS parent ON parent.repository_id = commits.repository_id AND parent.sha = commits.parent_sha
 WHERE commits.id = :id
 """
 
 
+_BASES = f"""
+SELECT DISTINCT ON (operator, device_key) operators.name AS operator, device.key AS device_key, base.sha
+FROM (
+    SELECT DISTINCT operator_id, device_id, kind, ordinal FROM results
+    WHERE commit_id = :commit_id AND kind IN ('check', 'bench') AND status = 'ok' AND {_ASKED.format("results")}
+) AS own
+JOIN LATERAL (
+    SELECT results.commit_id, results.ordinal FROM results
+    WHERE results.operator_id = own.operator_id AND results.device_id = own.device_id AND results.kind = own.kind
+      AND results.ordinal < own.ordinal AND results.status = 'ok' AND {on_line("results.commit_id")}
+    ORDER BY results.ordinal DESC, results.id DESC LIMIT 1
+) AS earlier ON true
+JOIN operators ON operators.id = own.operator_id JOIN devices AS device ON device.id = own.device_id
+JOIN commits AS base ON base.id = earlier.commit_id
+ORDER BY operator, device_key, earlier.ordinal
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TradeBase:
+    """The commit that results of an operator on a device are held against: the older of that of its checks and that of
+    its benches."""
+
+    operator: str
+    device_key: str
+    sha: str
+
+
 @dataclass(frozen=True, slots=True)
 class TradeFacts:
     """Everything beside its times that a commit may have changed. pairs: its newest A/B comparisons with its first
-    parent; among: how many pairs of series were compared with it in all, without those of trials."""
+    parent; among: how many pairs of series were compared with it in all, without those of trials. bases: the commits
+    that the others are held against, without its first parent."""
 
     cells: list[TradedCell]
     waits: list[TradedWait]
     libraries: list[TradedLibrary]
     pairs: list[PairedRounds] = field(default_factory=list)
     among: int = 1
+    bases: list[TradeBase] = field(default_factory=list)
 
 
 def read_trade_facts(
@@ -229,7 +259,8 @@ def read_trade_facts(
     line = read_line_of(session, commit_id) or ALL_COMMITS
     values: dict[str, Any] = {"commit_id": commit_id, "operator_id": operator_id, "device_id": device_id}
     values |= line.parameters
-    parent_id: int | None = fetch_scalar(session, _PARENT, id=commit_id)
+    parents = fetch(session, lambda **parent: (parent["id"], parent["sha"]), _PARENT, id=commit_id)
+    parent_id, parent_sha = parents[0] if parents else (None, None)
     pairs = list_paired_rounds(session, parent_id, commit_id) if parent_id is not None else []
     return TradeFacts(
         fetch(session, TradedCell, _CELLS, **values),
@@ -237,13 +268,15 @@ def read_trade_facts(
         fetch(session, TradedLibrary, _LIBRARIES, **values),
         [row for row in pairs if operator_id in (None, row.operator_id) and device_id in (None, row.device_id)],
         sum(not row.is_trial for row in pairs),
+        [base for base in fetch(session, TradeBase, _BASES, **values) if base.sha != parent_sha],
     )
 
 
 _COLUMNS = """
 trades.kind, operators.name AS operator, coalesce(variants.name, '') AS variant, coalesce(cases.key, '') AS case,
-devices.key AS device_key, trades.tensor, trades.passes, trades.change, trades.is_faster, trades.before, trades.after,
-trades.cases, trades.is_worse, trades.is_exact, trades.metric, trades.id, commits.sha AS commit_sha, trades.accepted_by
+devices.key AS device_key, trades.tensor, trades.passes, trades.since, trades.change, trades.is_faster, trades.before,
+trades.after, trades.cases, trades.is_worse, trades.is_exact, trades.metric, trades.id, commits.sha AS commit_sha,
+trades.accepted_by
 """
 _JOINS = """
 FROM trades JOIN commits ON commits.id = trades.commit_id JOIN operators ON operators.id = trades.operator_id

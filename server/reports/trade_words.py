@@ -66,13 +66,15 @@ def trade_values(trade: Trade) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TradeLine:
-    """What a commit traded, in one line: of the variant that traded most, and how many others traded as well."""
+    """What a commit traded, in one line: of the variant that traded most, and how many others traded as well. since:
+    the commit that it is held against, where that is not its parent."""
 
     operator: str
     variant: str
     text: str
     others: int = 0
     is_worse: bool = True
+    since: str | None = None
 
 
 def summarize_trades(trades: Sequence[Trade]) -> TradeLine | None:
@@ -86,7 +88,11 @@ def summarize_trades(trades: Sequence[Trade]) -> TradeLine | None:
     timed = next((trade for trade in chosen if trade.is_faster), None)
     parts = [f"{timed.metric} {change(timed.change)}"] if timed is not None else []
     parts += list(dict.fromkeys(trade_words(trade) for trade in chosen))[:_MOST_PARTS]
-    return TradeLine(operator, variant, ", ".join(parts), len(groups) - 1, any(trade.is_worse for trade in chosen))
+    is_worse, since = (
+        any(trade.is_worse for trade in chosen),
+        next((trade.since for trade in chosen if trade.since), None),
+    )
+    return TradeLine(operator, variant, ", ".join(parts), len(groups) - 1, is_worse, since)
 
 
 def summarize_by_commit(trades: Sequence[Trade]) -> dict[str, TradeLine]:
@@ -102,4 +108,5 @@ def traded_text(line: TradeLine | None) -> str | None:
     if line is None:
         return None
     place = f"{line.operator} {line.variant}".rstrip()
-    return f"{place}: {line.text}" + (f"; {line.others} more" if line.others else "")
+    since = f" since {line.since[:8]}" if line.since else ""
+    return f"{place}: {line.text}{since}" + (f"; {line.others} more" if line.others else "")

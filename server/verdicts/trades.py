@@ -48,7 +48,10 @@ def find_trades(facts: TradeFacts) -> list[Trade]:
     """One trade per kind, operator, variant, device and direction: its worst case, and how many cases show it. Those
     that became faster come first, and what was paid before what was gained."""
     groups: dict[tuple[object, ...], list[Trade]] = {}
+    bases = {(base.operator, base.device_key): base.sha for base in facts.bases}
     for trade in _all_trades(facts):
+        if trade.kind != TradeKind.MOVED:
+            trade = replace(trade, since=bases.get((trade.operator, trade.device_key)))
         groups.setdefault(tuple(getattr(trade, name) for name in _KEY), []).append(trade)
     found = [replace(max(group, key=distance), cases=len({trade.case for trade in group})) for group in groups.values()]
     return sorted(found, key=importance)

@@ -3,6 +3,7 @@ back."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -360,10 +361,12 @@ def test_a_commit_that_is_measured_between_two_others_takes_the_cost(
     measure(lab, 0)
     measure(lab, 2, size=9e6)
     judge.sweep()
-    assert [row["commit_sha"] for row in costs(client)] == [lab.shas[2]]
+    assert [(row["commit_sha"], row["since"]) for row in costs(client)] == [(lab.shas[2], lab.shas[0])]
+    for address in (f"/commits/{lab.shas[2]}", "/commits?repository=kernels"):
+        assert f"since {lab.shas[0][:8]}" in re.sub("</?code>", "", client.get(address, headers=HTML).text), address
     measure(lab, 1, size=9e6)
     judge.sweep()
-    assert [row["commit_sha"] for row in costs(client)] == [lab.shas[1]]
+    assert [(row["commit_sha"], row["since"]) for row in costs(client)] == [(lab.shas[1], None)]
 
 
 def test_a_struck_out_result_costs_nothing(client: TestClient, lab: Lab) -> None:

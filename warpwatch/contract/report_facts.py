@@ -142,8 +142,9 @@ class Trade:
     tensor, bytes, joules, seconds, or shares of rows; of moved work the bytes that are kept between the passes. cases:
     that show it. is_worse: whether the commit paid it. is_exact: whether it is counted, or A/B comparisons decided it;
     what one run timed is suspected and no more. variant and case are empty where it concerns the library. passes: of
-    moved work, the time of each direction that was compared, head over base; None where it is the same. id, commit_sha,
-    accepted_by: of one that is stored.
+    moved work, the time of each direction that was compared, head over base; None where it is the same. since: the
+    commit that it is held against, where others without results lie between them; any of these may have changed it.
+    id, commit_sha, accepted_by: of one that is stored.
     """
 
     kind: TradeKind
@@ -161,6 +162,7 @@ class Trade:
     is_exact: bool = True
     metric: str = ""
     passes: dict[str, float | None] = field(default_factory=dict)
+    since: str | None = None
     id: int | None = None
     commit_sha: str | None = None
     accepted_by: str | None = None
