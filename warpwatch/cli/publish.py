@@ -81,7 +81,7 @@ def publish_site(
 @contextmanager
 def _source(settings: Settings, files: list[Path]) -> Iterator[tuple[Settings, str]]:
     """The database of the server; or one that lasts as long as the block and holds the results files, judged."""
-    from warpwatch.cli.results_files import Mirrors, import_file
+    from warpwatch.cli.results_files import SourceMirrors, import_file
     from warpwatch.cli.services import running_database
     from warpwatch.db.database import Database
     from warpwatch.server.judge import Judge
@@ -94,7 +94,7 @@ def _source(settings: Settings, files: list[Path]) -> Iterator[tuple[Settings, s
         settings = replace(settings, home=Path(home), database_url=None)
         with running_database(settings) as url:
             for file in files:
-                import_file(url, file, fetch=Mirrors(settings).fetch)
+                import_file(url, file, fetch=SourceMirrors(settings).fetch)
             database = Database(url, pool_size=2)
             try:
                 Judge(settings, database).sweep()

@@ -54,7 +54,7 @@ def import_files(
                 left_out: list[str] = []
                 try:
                     if file_format == "wwb":
-                        is_new = import_file(url, file, repository, fetch=Mirrors(settings).fetch)
+                        is_new = import_file(url, file, repository, fetch=SourceMirrors(settings).fetch)
                     else:
                         foreign = ForeignFile(
                             _read(file),
@@ -137,7 +137,7 @@ def _read(file: Path) -> bytes:
         return opened.read(FILE_LIMIT + 1)
 
 
-class Mirrors:
+class SourceMirrors:
     """Fetches the commits that results are about, where their host answers."""
 
     def __init__(self, settings: Settings) -> None:
