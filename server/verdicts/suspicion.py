@@ -21,7 +21,7 @@ from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
 from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.steps import NewSuspicion
-from warpwatch.server.verdicts.thresholds import BUSY_LOAD, BUSY_READINGS, kind_of_time, thresholds_of
+from warpwatch.server.verdicts.thresholds import BUSY_LOAD, BUSY_READINGS, ShiftRule, kind_of_time, thresholds_of
 
 NEAR = 3
 """Readings from a new point within which it may have brought changes to light."""
@@ -140,15 +140,25 @@ class SeriesWindow:
         points near the new point.
 
         Where a series has too few commits before it for a level to change from, jumps between neighbours count
-        instead.
+        instead; on a busy host those that each of several readings of the new point shows.
         """
         if not self.is_busy:
             return self._noticed()
-        return {
+        ranges = {
             (self.rows[change.base].commit_id, self.rows[change.head].commit_id): (change.ratio, change.score)
             for change in self.changes
             if change.score >= 1 and self._is_shown_by_all(change)
         }
+        for base, head, ratio in self._jumps(thresholds_of(self.time_kind).alarm):
+            here, other = (head, base) if head.commit_id == self.commit_id else (base, head)
+            shares = [
+                abs(log(row.median_ns / other.median_ns) / log(ratio))
+                for row in self.rows
+                if row.commit_id == here.commit_id
+            ]
+            if len(shares) >= BUSY_READINGS and min(shares) >= 0.5:
+                ranges.setdefault((base.commit_id, head.commit_id), (ratio, 0.0))
+        return ranges
 
     def wants_repeat(self) -> bool:
         """Whether a single reading on a busy host shows what would be compared if the host had been quiet."""
@@ -164,20 +174,26 @@ class SeriesWindow:
 
     def _noticed(self) -> dict[tuple[int, int], tuple[float, float]]:
         """The same, as if the host had been quiet."""
-        thresholds = thresholds_of(self.time_kind)
         here = [number for number, row in enumerate(self.rows) if row.commit_id == self.commit_id]
         ranges = {
             (self.rows[change.base].commit_id, self.rows[change.head].commit_id): (change.ratio, change.score)
             for change in self.changes
             if here[0] - NEAR <= change.head <= here[-1] + NEAR
         }
-        least = expm1(thresholds.suspicion.threshold(self._noise().spread))
+        for base, head, ratio in self._jumps(thresholds_of(self.time_kind).suspicion):
+            ranges.setdefault((base.commit_id, head.commit_id), (ratio, 0.0))
+        return ranges
+
+    def _jumps(self, rule: ShiftRule) -> Iterator[tuple[CommitLevel, CommitLevel, float]]:
+        """The new point and a neighbour that differ by more than the rule, with head over base, where too few commits
+        are before them for a level to change from."""
+        thresholds = thresholds_of(self.time_kind)
+        least = expm1(rule.threshold(self._noise().spread))
         for base, head in () if self.is_final else self.neighbours():
             ratio, before = head.median_ns / base.median_ns, sum(level.ordinal < head.ordinal for level in self.levels)
             is_large = abs(head.median_ns - base.median_ns) >= thresholds.suspicion.least_ns
             if severity(ratio) > 1 + least and is_large and before < thresholds.level_readings:
-                ranges.setdefault((base.commit_id, head.commit_id), (ratio, 0.0))
-        return ranges
+                yield base, head, ratio
 
     def creep(self, asked: Sequence[tuple[int, int]]) -> tuple[CommitLevel, CommitLevel, float] | None:
         """The last commit of the best level, or a release, and the newest commit, with the ratio of the levels, where

@@ -71,6 +71,31 @@ def test_a_change_that_several_busy_readings_show_is_compared() -> None:
     assert candidates([*rows, reading(8, 101_000.0, 8.0)]) == [], "the repeat does not show it"
 
 
+@pytest.mark.parametrize("commits", [1, 2])
+def test_a_change_after_few_commits_is_compared_when_a_repeat_shows_it(commits: int) -> None:
+    """An operator that hardly ever changes has few readings, and on a host that is never quiet all of them are busy."""
+    rows = [*(reading(commit, 100_000.0, 8.0) for commit in range(commits)), reading(8, 140_000.0, 8.0)]
+    assert candidates(rows) == []
+    (found,) = candidates([*rows, reading(8, 138_000.0, 8.0)])
+    assert (found.base_ordinal, found.head_ordinal) == (commits - 1, 8)
+    assert candidates([*rows, reading(8, 108_000.0, 8.0)]) == [], "the repeat does not show it"
+
+
+def test_unchanged_times_after_few_commits_are_compared_now_and_then() -> None:
+    """The code did change there, and only the first few versions of an operator have so little history."""
+    draw, suspected = random.Random(3), 0
+    for _ in range(40):
+        rows: list[ObservedReading] = []
+        for commit in range(3):
+            load = draw.uniform(4.2, 16)
+            rows.append(reading(commit, busy_time(draw, load), load))
+            (window,) = windows_of(rows, {row.sha for row in rows}, commit, 1, "cpu", {})
+            if window.wants_repeat():
+                rows.append(reading(commit, busy_time(draw, load), load))
+                suspected += bool(candidates(rows))
+    assert suspected <= 30, "of 120 versions at two to eight tasks a core"
+
+
 def test_a_quiet_reading_is_held_against_quiet_ones() -> None:
     """What was measured on a busy host in between lies in the range."""
     rows = [reading(commit, 100_000.0 + commit, 1.0) for commit in range(6)]
