@@ -26,7 +26,7 @@ class _Last(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         raise RuntimeError(
             "a kernel computed this gradient, and it cannot be differentiated again: where a graph of the gradient is "
-            "needed (create_graph=True, torch.func.hessian), call the operator's v1, which torch differentiates"
+            "needed (create_graph=True), call the operator's v1, which torch differentiates"
         )
 
 

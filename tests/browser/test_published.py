@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -43,7 +44,9 @@ def published(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
         git.update_mirror(str(HISTORY), settings.home)
         import_file(url, EXAMPLE, "rows", url=str(HISTORY))
         Judge(settings, database).sweep()
-        publish_site(settings, url, folder / "host" / PATH, ["rows"])
+        # In a thread of its own, because an event loop of the browser's runs in this one.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(publish_site, settings, url, folder / "host" / PATH, ["rows"]).result()
         yield folder / "host" / PATH, settings, database
         database.close()
 

@@ -57,7 +57,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "kernels" / "kron.py").write_text(KRON)
     shutil.copy(ROOT / "kernels" / "kron.py", root / "kernels" / "_shipped.py")
     # It imports its helpers from the folder that it lies in.
-    shutil.copy(ROOT / "kernels" / "_compiled.py", root / "kernels")
+    for helper in ("_compiled.py", "_gradients.py"):
+        shutil.copy(ROOT / "kernels" / helper, root / "kernels")
     return root
 
 

@@ -109,7 +109,7 @@ class Machine:
             rows = [Finding(*cell, status := self.truth.status(cell, head), f"it was {status}") for cell in cells]
             self.lab.finish(job["id"], self.lab.outcome(rows))
             return
-        pairs = [(variant, case) for variant, case in spec["pairs"]]
+        pairs = [(variant, case) for variant, case in spec.get("pairs", self.cells)]
         base = self.lab.shas.index(job["base_sha"])
         if head in self.truth.unbuildable:
             self.lab.compare(job["id"], {cell: ([], []) for cell in pairs}, Status.BUILD_FAILED)

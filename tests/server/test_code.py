@@ -29,7 +29,7 @@ def test_register_and_list_repositories(client: TestClient, source: tuple[Path, 
     body = {"name": "kernels", "url": str(source[0])}
     first = client.post("/api/v1/repositories", json=body)
     assert first.status_code == 201
-    flags = dict.fromkeys(("has_webhook_secret", "has_status_token", "is_example"), False)
+    flags = dict.fromkeys(("has_webhook_secret", "has_status_token", "is_example", "is_public"), False)
     unset = dict.fromkeys(("status_url", "definitions_url", "definitions_ref", "definitions_sha")) | flags
     given = {"id": 0, "name": "kernels", "url": str(source[0]), "commits": 0, "branch": "main"}
     assert first.json() | {"id": 0} == given | unset
