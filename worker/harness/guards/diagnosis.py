@@ -6,6 +6,7 @@ It runs only after a result was wrong, so it may take several more runs of the o
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -98,9 +99,7 @@ def explain(
     if decoys.are_altered:
         text = "; a decoy in the harness's memory has changed, so the variant searches memory for the oracle"
         return Diagnosis(Fault.SEARCHED_MEMORY, text)
-    floats = [value for value in values.values() if value.numel() and value.dtype.is_floating_point]
-    # An allocator may write a few bytes of its own into memory that was freed.
-    if any(float(value.isnan().float().mean()) > _MOSTLY for value in floats):
+    if any(_is_poison(value) for value in values.values()):
         return Diagnosis(
             Fault.UNWRITTEN_RESULT, "; it is the poison from before the call, so the variant never wrote it"
         )
@@ -115,6 +114,9 @@ def explain(
     if _is_right_untimed(problem, redraw):
         text = "; the same call is right when nothing times it, so the variant detects the timer"
         return Diagnosis(Fault.DETECTED_TIMER, text)
+    if _is_unwritten(problem, redraw):
+        text = "; it is poison where torch fills new memory with it, so the variant never wrote it"
+        return Diagnosis(Fault.UNWRITTEN_RESULT, text)
     diagnosis = _lower_precision(problem, redraw, values[wrong.name], judge.expected[wrong.name].oracle, wrong)
     # Running threads that the file of the variant has started.
     module = getattr(problem.variant.function, "__module__", None)
@@ -158,6 +160,25 @@ def _is_right_untimed(problem: CaseProblem, redraw: Callable[[], CaseData]) -> b
     thread.start()
     thread.join()
     return verdict == [True]
+
+
+def _is_poison(result: Tensor) -> bool:
+    """Whether it is NaN, but for a few bytes that an allocator writes into memory that was freed."""
+    return bool(result.numel() and result.is_floating_point() and result.isnan().float().mean() > _MOSTLY)
+
+
+def _is_unwritten(problem: CaseProblem, redraw: Callable[[], CaseData]) -> bool:
+    """Whether a result of the same call is poison while torch fills with it whatever it allocates without numbers."""
+    data = redraw()
+    was_enabled = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with suppress(RuntimeError, WrongResultError), warnings.catch_warnings(action="ignore"), problem.modes():
+            return any(_is_poison(result) for result in problem.run(data).values())
+    finally:
+        torch.use_deterministic_algorithms(was_enabled, warn_only=warned)
+    return False
 
 
 def _is_systematic(result: Tensor, oracle: Tensor) -> bool:
