@@ -21,7 +21,7 @@ from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
 from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.steps import NewSuspicion
-from warpwatch.server.verdicts.thresholds import BUSY_LOAD, BUSY_READINGS, ShiftRule, kind_of_time, thresholds_of
+from warpwatch.server.verdicts.thresholds import BUSY_LOAD, BUSY_READINGS, kind_of_time, thresholds_of
 
 NEAR = 3
 """Readings from a new point within which it may have brought changes to light."""
@@ -149,7 +149,7 @@ class SeriesWindow:
             for change in self.changes
             if change.score >= 1 and self._is_shown_by_all(change)
         }
-        for base, head, ratio in self._jumps(thresholds_of(self.time_kind).alarm):
+        for base, head, ratio in self._jumps():
             here, other = (head, base) if head.commit_id == self.commit_id else (base, head)
             shares = [
                 abs(log(row.median_ns / other.median_ns) / log(ratio))
@@ -180,15 +180,15 @@ class SeriesWindow:
             for change in self.changes
             if here[0] - NEAR <= change.head <= here[-1] + NEAR
         }
-        for base, head, ratio in self._jumps(thresholds_of(self.time_kind).suspicion):
+        for base, head, ratio in self._jumps():
             ranges.setdefault((base.commit_id, head.commit_id), (ratio, 0.0))
         return ranges
 
-    def _jumps(self, rule: ShiftRule) -> Iterator[tuple[CommitLevel, CommitLevel, float]]:
-        """The new point and a neighbour that differ by more than the rule, with head over base, where too few commits
-        are before them for a level to change from."""
+    def _jumps(self) -> Iterator[tuple[CommitLevel, CommitLevel, float]]:
+        """The new point and a neighbour that differ, with head over base, where too few commits are before them for a
+        level to change from."""
         thresholds = thresholds_of(self.time_kind)
-        least = expm1(rule.threshold(self._noise().spread))
+        least = expm1(thresholds.suspicion.threshold(self._noise().spread))
         for base, head in () if self.is_final else self.neighbours():
             ratio, before = head.median_ns / base.median_ns, sum(level.ordinal < head.ordinal for level in self.levels)
             is_large = abs(head.median_ns - base.median_ns) >= thresholds.suspicion.least_ns

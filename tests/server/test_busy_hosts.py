@@ -93,7 +93,7 @@ def test_unchanged_times_after_few_commits_are_compared_now_and_then() -> None:
             if window.wants_repeat():
                 rows.append(reading(commit, busy_time(draw, load), load))
                 suspected += bool(candidates(rows))
-    assert suspected <= 30, "of 120 versions at two to eight tasks a core"
+    assert suspected <= 36, "of 120 versions at two to eight tasks a core"
 
 
 def test_a_quiet_reading_is_held_against_quiet_ones() -> None:
