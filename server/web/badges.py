@@ -13,6 +13,7 @@ from warpwatch.db.reads.badges import BadgeCounts, read_badge_counts
 from warpwatch.db.reads.trades import list_trades_of_line
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Branch, Db, line_or_404, operator_or_404, repository_or_404
+from warpwatch.server.reports.formats import plural
 from warpwatch.server.verdicts.trades import count_costs
 
 _HEIGHT, _PADDING, _PER_CHARACTER = 20, 6, 6.6
@@ -31,7 +32,7 @@ def words(counts: BadgeCounts) -> tuple[str, str]:
     texts = [f"{count} {name}" for count, name in failures if count]
     texts[-1:] = [f"{text} ({counts.launch} launch)" if counts.launch else text for text in texts[-1:]]
     rest = [f"{counts.suspected} suspected"] if counts.suspected else []
-    rest += [f"{counts.costs} {'costs' if counts.costs > 1 else 'cost'}"] if counts.costs else []
+    rest += [plural(counts.costs, "cost")] if counts.costs else []
     if texts:
         return ", ".join(texts + rest), BAD if counts.wrong or counts.slower else WARNING
     if counts.suspected:

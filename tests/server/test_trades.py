@@ -362,7 +362,7 @@ def test_a_commit_that_is_measured_between_two_others_takes_the_cost(
     measure(lab, 2, size=9e6)
     judge.sweep()
     assert [(row["commit_sha"], row["since"]) for row in costs(client)] == [(lab.shas[2], lab.shas[0])]
-    for address in (f"/commits/{lab.shas[2]}", "/commits?repository=kernels"):
+    for address in (f"/commits/{lab.shas[2]}", "/commits?repository=kernels", "/regressions?repository=kernels"):
         assert f"since {lab.shas[0][:8]}" in re.sub("</?code>", "", client.get(address, headers=HTML).text), address
     measure(lab, 1, size=9e6)
     judge.sweep()
