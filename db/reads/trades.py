@@ -319,10 +319,10 @@ def list_watched_trades(session: Session, repository_ids: Collection[int]) -> di
     trades: dict[int, list[Trade]] = {number: [] for number in repository_ids}
 
     def add(repository_id: int, **columns: Any) -> None:
-        trades[repository_id].insert(0, _trade(**columns))
+        trades[repository_id].append(_trade(**columns))
 
     fetch(session, add, sql, ids=list(repository_ids))
-    return trades
+    return {number: newest[::-1] for number, newest in trades.items()}
 
 
 def list_trades_of_line(session: Session, repository_id: int, line: HistoryLine) -> list[Trade]:

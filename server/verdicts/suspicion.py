@@ -147,16 +147,12 @@ class SeriesWindow:
         ranges = {
             (self.rows[change.base].commit_id, self.rows[change.head].commit_id): (change.ratio, change.score)
             for change in self.changes
-            if change.score >= 1 and self._is_shown_by_all(change)
+            if change.score >= 1 and self._is_shown(change)
         }
+        here = [row for row in self.rows if row.commit_id == self.commit_id]
         for base, head, ratio in self._jumps():
-            here, other = (head, base) if head.commit_id == self.commit_id else (base, head)
-            shares = [
-                abs(log(row.median_ns / other.median_ns) / log(ratio))
-                for row in self.rows
-                if row.commit_id == here.commit_id
-            ]
-            if len(shares) >= BUSY_READINGS and min(shares) >= 0.5:
+            other, shift = (base, ratio) if head.commit_id == self.commit_id else (head, 1 / ratio)
+            if _is_shown_by_all(here, other.median_ns, shift):
                 ranges.setdefault((base.commit_id, head.commit_id), (ratio, 0.0))
         return ranges
 
@@ -165,12 +161,10 @@ class SeriesWindow:
         is_single = sum(row.commit_id == self.commit_id for row in self.rows) == 1
         return self.is_busy and is_single and not self.is_final and bool(self._noticed())
 
-    def _is_shown_by_all(self, change: Change) -> bool:
-        """Whether there are several readings at and behind a change, and each shows at least half of it."""
-        behind, since = self.rows[change.head :], max(0, change.head - LEVEL)
-        level = median(row.median_ns for row in self.rows[since : change.head])
-        shares = [log(row.median_ns / level) / log(change.ratio) for row in behind]
-        return len(behind) >= BUSY_READINGS and min(shares) >= 0.5
+    def _is_shown(self, change: Change) -> bool:
+        """Whether the readings at and behind a change show it."""
+        level = median(row.median_ns for row in self.rows[max(0, change.head - LEVEL) : change.head])
+        return _is_shown_by_all(self.rows[change.head :], level, change.ratio)
 
     def _noticed(self) -> dict[tuple[int, int], tuple[float, float]]:
         """The same, as if the host had been quiet."""
@@ -290,6 +284,12 @@ class SeriesWindow:
 
     def _noise(self) -> Noise:
         return learn([_reading(row) for row in self.rows if row.commit_id != self.commit_id], self.time_kind)
+
+
+def _is_shown_by_all(readings: Sequence[ObservedReading], level_ns: float, ratio: float) -> bool:
+    """Whether there are several readings, and each shows at least half of a shift by this ratio off the level."""
+    shares = [log(row.median_ns / level_ns) / log(ratio) for row in readings]
+    return len(shares) >= BUSY_READINGS and min(shares) >= 0.5
 
 
 def windows_of(

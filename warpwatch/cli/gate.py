@@ -82,6 +82,10 @@ class RunResults:
     unchanged: list[str] = field(default_factory=list)
     unfinished: int = 0
     history: ResultsHistory = field(default_factory=ResultsHistory)
+    _places: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._places = {sha: place for place, sha in enumerate(self.line[:-1])}
 
     @property
     def head_sha(self) -> str:
@@ -233,7 +237,7 @@ class RunResults:
 
     def _past(self, key: HistoryKey) -> list[Reading]:
         """The newest readings of a series at commits before the head on its line, oldest first."""
-        places = {sha: place for place, sha in enumerate(self.line[:-1])}
+        places = self._places
         past = [
             Reading(places[sha], places[sha], 1, *times)
             for sha, times in self.history.times.get(key, ())
