@@ -30,6 +30,13 @@ _READS_ITSELF = {"__doc__", "__file__", "inspect"}
 """Names in a file that may make its text part of what it does."""
 _WORDS = {"idea", "outcome"}
 """Arguments with which a variant describes itself for readers."""
+_C_ENDS = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hpp", ".inl")
+_C_TOKENS = re.compile(
+    r"""R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
+    r"|(?P<comment>//[^\n]*|/\*.*?\*/)",
+    re.DOTALL,
+)
+"""Literals, which stay as they are, and comments of C++ and CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,8 @@ class Sources:
     An operator consists of its file, the files that it imports from the operator folder, the native source folders of
     all of these, the native folders that belong to no operator, and warpwatch.toml. If it imports anything else of its
     repository, its fingerprint is the commit id. Imports by a name that is built at run time are not detected.
-    Comments, docstrings, formatting, and the `idea` and `outcome` of a variant make no difference.
+    Comments, docstrings, formatting, and the `idea` and `outcome` of a variant make no difference; neither do comments
+    and white space of C++ and CUDA.
 
     What it imports from the packages that warpwatch.toml measures counts by the globs that are declared there.
     definitions: where operators and warpwatch.toml lie, at one version for all commits; None where each commit has its
@@ -89,6 +97,8 @@ class Sources:
         self._files: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self._trees: dict[tuple[str, str], str | None] = {}
         self._python_files: dict[str, _PythonFile] = {}
+        self._contents: dict[str, str] = {}
+        self._native_trees: dict[str, str] = {}
         self._fingerprints: dict[tuple[str, str], tuple[str, str] | None] = {}
 
     def of(self, sha: str, operator: str) -> str | None:
@@ -190,7 +200,7 @@ class Sources:
         used = self._used(operator, layout)
         if used is None:
             return sha, sha
-        native = [f"{name} {layout.natives[name]}" for name in self._natives(used, layout)]
+        native = [self._native(name, layout.natives[name]) for name in self._natives(used, layout)]
         contents = [self._read(layout.files[f"{name}.py"]).content for name in sorted(used)]
         python = layout.description, contents
         return _digest(python if measured is None else (python, files)), _digest(native)
@@ -207,7 +217,7 @@ class Sources:
         return _digest(((layout.description, files), native))
 
     def _matching(self, sha: str, globs: Sequence[str]) -> list[tuple[str, str]]:
-        """Path and object id of the files of a commit that match one of the globs, by path."""
+        """Path and content of the files of a commit that match one of the globs, by path."""
         files: set[tuple[str, str]] = set()
         for glob in globs:
             prefix = literal_prefix(glob)
@@ -219,7 +229,9 @@ class Sources:
             # Most commits leave a folder as it was, so what matches in it is read once.
             if (tree, glob) not in self._files:
                 self._files[tree, glob] = [
-                    pair for pair in git.files_below(self._measured_mirror, tree, prefix) if matches(pair[0], [glob])
+                    (path, self._content(self._measured_mirror, path, blob))
+                    for path, blob in git.files_below(self._measured_mirror, tree, prefix)
+                    if matches(path, [glob])
                 ]
             files.update(self._files[tree, glob])
         return sorted(files)
@@ -268,6 +280,26 @@ class Sources:
         others = {file.removesuffix(".py") for file in layout.files} - used
         return sorted(name for name in layout.natives if name not in others)
 
+    def _native(self, name: str, item: str) -> str:
+        """What a file or folder of native sources counts as."""
+        if item not in self._native_trees:
+            files = git.files_below(self._mirror, item, name)
+            self._native_trees[item] = _digest(
+                [(path, self._content(self._mirror, path, blob)) for path, blob in files]
+            )
+        return f"{name} {self._native_trees[item]}"
+
+    def _content(self, mirror: Path, path: str, blob: str) -> str:
+        """What a file counts as: a hash of its code, where comments in it can be told from code; else its id."""
+        if path.endswith(".py"):
+            return self._read(blob, mirror).content
+        if not path.endswith(_C_ENDS):
+            return blob
+        if blob not in self._contents:
+            code = strip_comments(git.git("cat-file", "blob", blob, cwd=mirror))
+            self._contents[blob] = blob if code is None else _digest(code)
+        return self._contents[blob]
+
     def _layout(self, sha: str) -> _Layout:
         sha = self._place(sha)
         if sha not in self._layouts:
@@ -287,10 +319,10 @@ class Sources:
             self._layouts[sha] = _Layout(description, project, modules, files, natives)
         return self._layouts[sha]
 
-    def _read(self, blob: str) -> _PythonFile:
+    def _read(self, blob: str, mirror: Path | None = None) -> _PythonFile:
         if blob not in self._python_files:
             try:
-                tree = parse_python(git.git("cat-file", "blob", blob, cwd=self._mirror))
+                tree = parse_python(git.git("cat-file", "blob", blob, cwd=mirror or self._mirror))
             except (SyntaxError, ValueError, git.GitError):
                 # A folder or a submodule may have the name of a Python file, too.
                 self._python_files[blob] = _PythonFile(frozenset("."), blob)
@@ -306,6 +338,30 @@ def parse_python(source: str | bytes) -> ast.Module:
     """As ast.parse, for threads: two at a time may end in "SystemError: AST constructor recursion depth mismatch"."""
     with _PARSER:
         return ast.parse(source)
+
+
+def strip_comments(code: str) -> str | None:
+    """C++ or CUDA without comments, and with one blank for each run of white space; None where it cannot be read.
+
+    Lines stay lines, which directives end with. What stands in literals stays, also code that is compiled later.
+    """
+    if "\ufffd" in code:
+        return None
+    code, between, end = re.sub(r"\\\r?\n", "", code), "", 0
+    pieces = list[str]()
+    for token in _C_TOKENS.finditer(code):
+        between += code[end : token.start()]
+        end = token.end()
+        if token["comment"]:
+            between += " "
+        else:
+            pieces += [_squeeze(between), token[0]]
+            between = ""
+    return "".join([*pieces, _squeeze(between + code[end:])]).strip()
+
+
+def _squeeze(code: str) -> str:
+    return re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", code))
 
 
 def literal_prefix(glob: str) -> str:

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from tests.builders import CASES, Lab, commit, make_repository, run_git
 from tests.server.test_submissions import ask, jobs
 from warpwatch.contract.words import Reason
-from warpwatch.sources import Sources, parse_python
+from warpwatch.sources import Sources, parse_python, strip_comments
 
 
 @pytest.fixture
@@ -118,6 +118,32 @@ def test_words_for_readers_are_no_change(tmp_path: Path, before: str, after: str
     shas = [change(tmp_path, MINE, text) for text in (OPERATOR, OPERATOR.replace(before, after))]
     prints = [Sources(tmp_path).of(sha, "square") for sha in shas]
     assert (prints[0] == prints[1]) is same
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("x * x;", "x * x;  // the product", True),
+        ("x * x;", "x *\n\n   /* by */ x;", False),
+        ("x * x;", "x  * /* by\nitself */ x;", True),
+        ("return", "\n\n  return", True),
+        ("x + 1", "x + 1 \\\n", True),
+        ('"// x"', '"// y"', False),
+        ('"// x"', '"//  x"', False),
+        ("'\"'", "'/'", False),
+        ("/* in */", "/* out */", False),
+        ("x + 1", "x + 2", False),
+    ],
+)
+def test_comments_of_native_sources_are_no_change(tmp_path: Path, before: str, after: str, same: bool) -> None:
+    code = '#define MORE(x) x + 1\nint f(int x) {\n  return x * x;\n}\nauto t = "// x", r = R"(/* in */)", c = \'"\';\n'
+    assert before in code
+    assert (strip_comments(code) == strip_comments(code.replace(before, after))) is same
+    assert strip_comments("\ufffd") is None
+    run_git(tmp_path, "init", "--quiet")
+    change(tmp_path, MINE, OPERATOR)
+    shas = [change(tmp_path, "csrc/square/square.cu", text) for text in (code, f"// {before}\n{code}")]
+    assert len({Sources(tmp_path).of(sha, "square") for sha in shas}) == 1
 
 
 @pytest.mark.parametrize("own", ["__doc__", "__file__", "inspect"])

@@ -286,12 +286,14 @@ def test_an_operator_may_count_its_own_file_alone(tools: Tools, measured: Reposi
     files = defined.definitions(toml=toml) | {"operators/other.py": "import lib\n"}
     version = DefinitionsVersion(beside.url, beside.commit("define", files))
     first = measured.commit("first", defined.package() | {"src/lib/twice.py": ""})
-    second = measured.commit("second", defined.package("# new\n" + defined.PACKAGE))
-    third = measured.commit("third", {"src/lib/twice.py": "# new\n"})
+    second = measured.commit("second", defined.package("new = 1\n" + defined.PACKAGE))
+    third = measured.commit("third", {"src/lib/twice.py": "new = 1\n"})
+    fourth = measured.commit("fourth", {"src/lib/twice.py": "# A word.\nnew = 1\n"})
     git.update_mirror(beside.url, tools.host.home)
     sources = Sources(git.update_mirror(measured.url, tools.host.home), version)
     assert sources.of(first, "twice") == sources.of(second, "twice") != sources.of(third, "twice")
     assert sources.of(first, "other") != sources.of(second, "other") == sources.of(third, "other")
+    assert sources.of(third, "twice") == sources.of(fourth, "twice")
     assert statuses(run(tools, measured, third, version))["lib"] == Status.OK
 
 
