@@ -20,6 +20,9 @@ _PROGBITS, _SYMTAB, _RELA, _REL = 1, 2, 4, 9
 _MACHINES = {62: "x86-64", 183: "aarch64"}
 _FAT_MAGIC = struct.pack("<I", 0xBA55ED50)
 _FAT_CUBIN = 2
+_KERNEL = ".text."
+# Initial values of the variables of a module, which belong to all of its kernels.
+_MODULE_DATA = (".nv.constant3", ".nv.global.init")
 # nvcc puts a hash of the source's path into the names of file-local symbols.
 _PATH_HASH = re.compile(rb"(_GLOBAL__N__|_INTERNAL_)[0-9a-f]{8}_(\d+)_(\w+?)_[0-9a-f]{8}")
 # Code that registers operators and kernels once when the library is loaded.
@@ -73,12 +76,31 @@ def device_code(path: Path) -> Mapping[KernelFingerprint, MachineCode]:
         for arch, cubin in _cubins(data[fat.offset : fat.offset + fat.size]):
             elf = _Elf(cubin)
             for section in elf.sections:
-                if section.kind == _PROGBITS and section.name.startswith(".text."):
-                    symbol = section.name.removeprefix(".text.")
-                    constants = [other for other in elf.sections if other.name == f".nv.constant2.{symbol}"]
-                    code = MachineCode(section.size, elf.digest([section, *constants]))
-                    codes[KernelFingerprint(symbol, f"sm_{arch}")] = code
+                if section.kind == _PROGBITS and section.name.startswith(_KERNEL):
+                    symbol = section.name.removeprefix(_KERNEL)
+                    codes[KernelFingerprint(symbol, f"sm_{arch}")] = _kernel_code(elf, section)
     return codes
+
+
+def cubin_code(cubin: bytes, symbol: str) -> MachineCode | None:
+    """The machine code of one kernel in a cubin; None where the cubin has no such kernel, or is none."""
+    try:
+        elf = _Elf(cubin)
+    except ValueError:
+        return None
+    return next((_kernel_code(elf, section) for section in elf.sections if section.name == _KERNEL + symbol), None)
+
+
+def _kernel_code(elf: _Elf, section: _Section) -> MachineCode:
+    """The code of a kernel with its own constants, and with what the variables of its module hold at the start. Bank 0
+    holds the arguments of a launch."""
+    own = re.compile(rf"\.nv\.constant[1-9]\d*\.{re.escape(section.name.removeprefix(_KERNEL))}")
+    data = [
+        other
+        for other in elf.sections
+        if other.kind == _PROGBITS and (other.name in _MODULE_DATA or own.fullmatch(other.name))
+    ]
+    return MachineCode(section.size, elf.digest([section, *data]))
 
 
 def digest(parts: Iterable[object]) -> str:

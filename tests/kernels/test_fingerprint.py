@@ -31,7 +31,8 @@ template <int N> __global__ void staged(float* y) {
   __syncthreads();
   y[threadIdx.x] = 2.0f * tile[N - 1 - threadIdx.x];
 }
-__global__ void plain(float* y) { y[threadIdx.x] += 1.0f; }
+__constant__ float table[2] = {1.0f, 2.0f};
+__global__ void plain(float* y) { y[threadIdx.x] += table[threadIdx.x % 2]; }
 }
 const char* launch(float* y) {
   staged<64><<<1, 64>>>(y);
@@ -131,11 +132,13 @@ def test_kernels_are_fingerprinted_one_by_one(with_kernels: native.Built, folder
         folder, "another checkout", HOST, DEVICE.replace("template", "// staged in shared memory\ntemplate")
     )
     assert commented.code_hash == first.code_hash
-    changed = build(folder, "two", HOST, DEVICE.replace("2.0f", "3.0f"))
-    codes = [{(r.name, r.arch): r.code_hash for r in built.resources} for built in (first, changed)]
+    changed = build(folder, "two", HOST, DEVICE.replace("2.0f *", "3.0f *"))
+    filled = build(folder, "three", HOST, DEVICE.replace("{1.0f, 2.0f}", "{1.0f, 2.5f}"))
+    codes = [{(r.name, r.arch): r.code_hash for r in built.resources} for built in (first, changed, filled)]
     assert {place for place in codes[0] if codes[0][place] != codes[1][place]} == {
         ("staged<64>", f"sm_{arch}") for arch in ARCHS
     }
+    assert all(codes[0]["plain", f"sm_{arch}"] != codes[2]["plain", f"sm_{arch}"] for arch in ARCHS)
     assert all(r.code_hash and r.code_bytes > 0 for r in first.resources)
     assert {r.name for r in first.resources} == {"staged<64>", "plain", "good.cpp", "good.cu"}
 
