@@ -293,7 +293,7 @@ def _details(finding: Finding) -> dict[str, Any]:
         return {"counters": {name: asdict(counter) for name, counter in finding.profile.counters.items()}}
     if finding.check is not None:
         check = to_json(finding.check)
-        further = ("curves", "differing", "batch", "counters")
+        further = ("curves", "differing", "batch", "counters", "launched")
         return {name: check[name] for name in ("seed", "tensors", "probes", "moving")} | {
             name: check[name] for name in further if check[name] not in (None, {})
         }

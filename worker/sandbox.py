@@ -369,6 +369,8 @@ def environment(temp: Path, environ: Mapping[str, str] = os.environ) -> dict[str
         # A compiler cache that one commit can write to and another reads would carry machine code between them.
         "CCACHE_DISABLE": "1",
         "TRITON_CACHE_DIR": str(jit / "triton"),
+        # An autotuner that chooses anew in each process may choose differently, and takes most of the time of a job.
+        "TRITON_CACHE_AUTOTUNING": "1",
         "TORCHINDUCTOR_CACHE_DIR": str(jit / "inductor"),
         "TORCH_EXTENSIONS_DIR": str(jit / "extensions"),
         "CUDA_CACHE_PATH": str(jit / "cuda"),

@@ -19,6 +19,8 @@ get verdicts."""
 JUDGED = {"cuda": ("graph", LAUNCH), "cpu": ("hot",)}
 """Metrics that get verdicts, per kind of device. The first is the device's time; `kernel` replaces it where a variant
 cannot be captured in a CUDA graph."""
+DEVICE_TIMES = ("graph", "kernel", "cold", "hot")
+"""Metrics of a GPU that hold nothing but the device's time."""
 SETUP = "setup"
 """Metric of what a variant does once per set of inputs before it is called; only variants that prepare have it."""
 NO_CEILING = (SETUP, LAUNCH)
@@ -105,6 +107,60 @@ class BatchRows:
     rows: int = 0
     changed: int = 0
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedKernel:
+    """A kernel that a call launches `count` times with the same grid and block.
+
+    name: as C++ writes it, at most 1,000 letters. code_hash: fingerprint of its machine code, "" where it is unknown.
+    spill_bytes: its local memory per thread.
+    """
+
+    name: str
+    code_hash: str
+    registers: int
+    shared_bytes: int
+    spill_bytes: int
+    grid: list[int]
+    block: list[int]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TunedCandidate:
+    """A configuration of an autotuner, and what a call took with it when it was tried."""
+
+    config: str
+    ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class TunedChoice:
+    """What an autotuner chose for a kernel.
+
+    candidates: the fastest configurations with their times, the chosen one first; empty where the times of this choice
+    are not known. tried: so many configurations there are.
+    """
+
+    kernel: str
+    config: str
+    candidates: list[TunedCandidate]
+    tried: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedCode:
+    """What one call launches on a GPU, by CUPTI, and what autotuners chose for it.
+
+    digest: fingerprint of all that the call did on the device: machine code, grids, blocks, shared memory, arguments
+    without addresses, copies and fills, in their order, and the bits of the results. Equal digests mean equal work. ""
+    where something of it is unknown.
+    """
+
+    kernels: list[LaunchedKernel]
+    digest: str
+    choices: list[TunedChoice] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

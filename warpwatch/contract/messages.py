@@ -18,6 +18,7 @@ from warpwatch.contract.measurement import (
     BatchRows,
     Counter,
     Curves,
+    LaunchedCode,
     Measurement,
     Probe,
     TensorError,
@@ -170,6 +171,7 @@ class CheckReply:
     curves: what the operator draws of a right result; None where it draws nothing. moving: results of which bits differ
     between two calls on the same inputs; differing: how many of their elements do, None where two calls were not
     compared. batch: whether rows depend on the rows beside them. counters: "first_call" and "load", as in BenchReply.
+    launched: what a call launches; None where nothing can tell.
     """
 
     status: Status
@@ -184,6 +186,7 @@ class CheckReply:
     differing: int | None = None
     batch: BatchRows | None = None
     counters: dict[str, Counter] = field(default_factory=dict)
+    launched: LaunchedCode | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ inputs. A variant that passes is then probed, see probes.py, and run on a part o
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
@@ -22,6 +24,8 @@ from ..failures import WrongResultError
 from ..guards.digits import describe_digits, find_digits
 from ..oracle import Oracle, explain_first
 from ..problem import CaseData, CaseProblem, Progress, bits, poison_memory
+from ..profile.choices import recorded_choices
+from ..profile.launches import LaunchRecording, describe
 from ..turns import STOPWATCH
 from .batch import compare_rows
 from .probes import ProbeContext, ProbeHistory, run_probes
@@ -30,13 +34,19 @@ _SECOND_SEED = 1_000_003
 """Added to the seed for the second set of inputs."""
 
 
-def check(problem: CaseProblem, seed: int, history: ProbeHistory, progress: Progress) -> CheckReply:
+def check(
+    problem: CaseProblem,
+    seed: int,
+    history: ProbeHistory,
+    progress: Progress,
+    launches: LaunchRecording | None = None,
+) -> CheckReply:
     """Checks a variant; a wrong result is a reply with status `wrong`, or a WrongResultError that names the fault.
 
     history: findings of this process about other variants and cases. The counter `first_call` of the reply is the time
-    of the first of the three runs.
+    of the first of the three runs. launches: records what the third launches.
     """
-    with problem.modes():
+    with problem.modes(), recorded_choices() as choices:
         live = problem.data(seed)
         first, first_errors, oracle, seconds = _run_and_judge(problem, live, seed, Activity.WARM_UP)
         first_copy = {name: tensor.clone() for name, tensor in first.items()}
@@ -55,7 +65,9 @@ def check(problem: CaseProblem, seed: int, history: ProbeHistory, progress: Prog
         progress(2, 3, "second inputs right")
         del second
         live = _replace_inputs(live, problem.data(seed))
-        third = problem.run(live)
+        with launches.recording() if launches is not None else nullcontext() as recorded:
+            third = problem.run(live)
+        launched = describe(recorded, list(third.values()))
         moved = [name for name in first_copy if not torch.equal(bits(first_copy[name]), bits(third[name]))]
         differing = sum(int((bits(first_copy[name]) != bits(third[name])).sum()) for name in moved)
         note = f"Nondeterministic: {', '.join(moved)} differ between two calls on the same inputs" if moved else ""
@@ -81,6 +93,7 @@ def check(problem: CaseProblem, seed: int, history: ProbeHistory, progress: Prog
         differing=differing,
         batch=batch,
         counters=counters,
+        launched=None if launched is None else replace(launched, choices=choices),
     )
 
 

@@ -41,6 +41,7 @@ from ..failures import Refusal, WrongResultError
 from ..guards.integrity import TamperGuard, watch
 from ..problem import CaseProblem, Progress
 from ..profile.counters import run_counted
+from ..profile.launches import LaunchRecording
 from ..profile.profiling import profile_problem
 from ..timers.ceilings import inspect, measure_ceilings
 from ..timers.warm_up import rehearse
@@ -49,6 +50,7 @@ from .builder import last_lines
 from .environment import read_environment, read_versions
 from .loader import Loader, case_entry, find
 from .measured import MeasuredFolders
+from .tuning import compile_candidates_at_once
 
 _KEPT_SHARE = 1 / 32
 """Of the device's memory: what a child keeps for its next measurement beside seven others."""
@@ -122,6 +124,7 @@ class Verbs:
         self._start = StartTimes()
         self._references = ReferenceChecks()
         self._spared_modules = 0
+        self._launches = LaunchRecording()
         native.configure_prebuilt(settings.libraries)
 
     def catalogue(self, request: Request, _progress: Progress) -> Catalogue:
@@ -155,7 +158,8 @@ class Verbs:
         problem = self.problem(request)
 
         def run() -> CheckReply:
-            return check(problem, request.seed, ProbeHistory() if problem.is_in_order else self._probed, progress)
+            history = ProbeHistory() if problem.is_in_order else self._probed
+            return check(problem, request.seed, history, progress, self._launches)
 
         # Some settings that are watched are those of a stream.
         with problem.modes(), watch(self._guard):
@@ -239,6 +243,13 @@ class Verbs:
         operator = self._load(request)
         variant, case = find(operator, _required(request.variant, "variant"), _required(request.case, "case"))
         self._turns.start(request.lanes)
+        is_gpu = self._settings.device.type == "cuda"
+        if is_gpu:
+            compile_candidates_at_once()
+        if is_gpu and request.verb == "check":
+            self._launches.open()
+        else:
+            self._launches.close()
         problem = CaseProblem(operator, variant, case, self._settings.device, self._turns)
         problem.refuse_unsupported()
         if variant.native and operator.name not in self._native_ready:
