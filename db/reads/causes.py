@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.codec import from_json
+from warpwatch.contract.measurement import LaunchedCode
 from warpwatch.db.reads.builds import CodeChange, code_changes, kernel_codes
+from warpwatch.db.reads.launched import LaunchedPair
 from warpwatch.db.reads.lines import line_of, on_line
 from warpwatch.db.reads.query import fetch, fetch_one
 
@@ -109,9 +112,10 @@ class ErrorEvidence:
 
 @dataclass(frozen=True, slots=True)
 class RegressionEvidence:
-    """Evidence from both sides of a change; None where nothing is known."""
+    """Evidence from both sides of a change; None where nothing is known. launched: of the worst series."""
 
     code: CodeEvidence | None
+    launched: LaunchedPair | None
     bench: BenchEvidence | None
     errors: ErrorEvidence | None
 
@@ -154,6 +158,7 @@ class _Build(NamedTuple):
 class _Check(NamedTuple):
     sha: str
     tensors: list[dict[str, Any]]
+    launched: dict[str, Any] | None
 
 
 _PLACE = f"""
@@ -181,6 +186,7 @@ def read_evidence(session: Session, regression_id: int) -> RegressionEvidence:
     """Everything kept that may tell why a change came about; the regression must exist."""
     return RegressionEvidence(
         read_code_evidence(session, regression_id),
+        read_launched_pair(session, regression_id),
         read_bench_evidence(session, regression_id),
         read_error_evidence(session, regression_id),
     )
@@ -189,6 +195,17 @@ def read_evidence(session: Session, regression_id: int) -> RegressionEvidence:
 def read_code_evidence(session: Session, regression_id: int) -> CodeEvidence | None:
     """The machine code on both sides of a change; None where it is not known on both."""
     return _code(session, _read_place(session, regression_id))
+
+
+def read_launched_pair(session: Session, regression_id: int) -> LaunchedPair | None:
+    """What the worst series launched on both sides of a change; None where it is not known on both."""
+    cells, place = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=1), _read_place(session, regression_id)
+    checks = [_nearest_check(session, place, cells[0], side) for side in ("base", "head")] if cells else []
+    known = [check for check in checks if check is not None and check.launched is not None]
+    if len(known) < 2:
+        return None
+    base, head = (from_json(LaunchedCode, check.launched) for check in known)
+    return LaunchedPair(cells[0].variant, cells[0].case, known[0].sha, known[1].sha, base, head)
 
 
 def read_bench_evidence(session: Session, regression_id: int) -> BenchEvidence | None:
@@ -280,22 +297,24 @@ def _errors(session: Session, place: _Place, cells: Iterable[_Cell]) -> ErrorEvi
     return ErrorEvidence(len(told), moved[:SHOWN_ERRORS])
 
 
+def _nearest_check(session: Session, place: _Place, cell: _Cell, side: str) -> _Check | None:
+    condition, order = _nearest("results.ordinal", side)
+    sql = f"""
+    SELECT commits.sha, coalesce(details -> 'tensors', '[]') AS tensors, details -> 'launched' AS launched
+    FROM results JOIN commits ON commits.id = results.commit_id
+    WHERE variant_id = :variant_id AND case_id = :case_id AND device_id = :device_id AND kind = 'check'
+         AND {condition}
+    ORDER BY {order}, results.id DESC LIMIT 1
+    """
+    of = {"variant_id": cell.variant_id, "case_id": cell.case_id, "device_id": place.device_id}
+    at = place.base_at if side == "base" else place.head_at
+    return fetch_one(session, _Check, sql, at=at, **of, **place.line)
+
+
 def _error_changes(session: Session, place: _Place, cell: _Cell) -> list[ErrorChange]:
     """Every tensor that either side told of, where both sides were checked."""
 
-    def checked(side: str, at: int) -> _Check | None:
-        condition, order = _nearest("results.ordinal", side)
-        sql = f"""
-        SELECT commits.sha, coalesce(details -> 'tensors', '[]') AS tensors FROM results JOIN commits
-             ON commits.id = results.commit_id
-        WHERE variant_id = :variant_id AND case_id = :case_id AND device_id = :device_id AND kind = 'check'
-             AND {condition}
-        ORDER BY {order}, results.id DESC LIMIT 1
-        """
-        of = {"variant_id": cell.variant_id, "case_id": cell.case_id, "device_id": place.device_id}
-        return fetch_one(session, _Check, sql, at=at, **of, **place.line)
-
-    base, head = checked("base", place.base_at), checked("head", place.head_at)
+    base, head = (_nearest_check(session, place, cell, side) for side in ("base", "head"))
     if base is None or head is None:
         return []
     before, after = ({tensor["name"]: tensor for tensor in side.tensors} for side in (base, head))

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.measurement import DEVICE_TIMES
+from warpwatch.db.reads.launched import LaunchedKey, read_digests
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import SIGNAL, fetch
 from warpwatch.db.regressions import CAN_CONFIRM, ON_LINE, PHASE
@@ -327,22 +330,45 @@ def _read_pairs(
 
 
 class _Code:
-    """Code of variants at commits: fingerprints of sources, which variants are native, and hashes of machine code."""
+    """Code of variants at commits: fingerprints of sources, which variants are native, hashes of machine code, and what
+    calls launched."""
 
     def __init__(self, session: Session, series: Sequence[_Series], pairs: Iterable[_Pair]) -> None:
-        ids = {reading.commit_id for pair in pairs for reading in pair if reading is not None}
-        values = {"operators": sorted({row.operator_id for row in series}), "commits": sorted(ids)}
+        self._session = session
+        self._commits = sorted({reading.commit_id for pair in pairs for reading in pair if reading is not None})
+        self._operators = sorted({row.operator_id for row in series})
+        values = {"operators": self._operators, "commits": self._commits}
         self._sources = {(row[0], row[1]): row[2] for row in session.execute(text(_SOURCES), values)}
         self._hashes = {(row[0], row[1], row[2]): row[3] for row in session.execute(text(_HASHES), values)}
         self._portable = {(row[0], row[1]) for row in session.execute(text(_NATIVE), values)}
 
+    @cached_property
+    def _launched(self) -> dict[LaunchedKey, str]:
+        """Read only where sources do not decide."""
+        return read_digests(self._session, self._operators, self._commits)
+
     def is_same(self, series: _Series, at: PointReading, before: PointReading | None) -> bool | None:
         """Whether a variant has the same code at two readings; None where that is not known.
 
-        A fingerprint has a part for Python and one for native sources, which variants without native code do not have.
+        For times of a GPU alone it has where a call launches the same machine code in the same way, whatever the
+        sources are.
         """
         if before is None:
             return None
+        same = self._has_same_sources(series, at, before)
+        if same or series.device_kind != "cuda" or series.metric not in DEVICE_TIMES:
+            return same
+        base, head = (
+            self._launched.get(
+                LaunchedKey(series.operator_id, row.commit_id, row.environment_id, series.variant, series.case)
+            )
+            for row in (before, at)
+        )
+        return True if base is not None and base == head else same
+
+    def _has_same_sources(self, series: _Series, at: PointReading, before: PointReading) -> bool | None:
+        """A fingerprint has a part for Python and one for native sources, which variants without native code do not
+        have."""
         base, head = (self._sources.get((series.operator_id, reading.commit_id)) for reading in (before, at))
         if base is None or head is None:
             return None

@@ -7,7 +7,7 @@ otherwise everything starts over. Of several servers one judges a job, and the w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
@@ -21,6 +21,7 @@ from warpwatch.db.errors import EngineError
 from warpwatch.db.job_sources import list_common_shifts, list_sources, save_job_sources
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.judging import JobOrigin, KnownChange, RegressionFacts
+from warpwatch.db.reads.launched import LaunchedKey, read_digests
 from warpwatch.db.reads.lines import read_followed
 from warpwatch.db.reads.observed import (
     BAD,
@@ -420,11 +421,12 @@ def _find_drifts(facts: JobFacts, point: ObservedReading, sources: str | None) -
 
 
 def _compare_code(
-    database: Database, mirror: Mirror, operator: str, operator_id: int, pairs: Iterable[CommitPair]
+    database: Database, mirror: Mirror, operator: str, operator_id: int, pairs: Collection[CommitPair]
 ) -> dict[CommitPair, CodeDifference]:
     """Which variants of an operator have other code at one commit than at the other, for every pair.
 
-    Where only native sources differ, other variants are the same; so are native ones whose machine code is.
+    Where only native sources differ, other variants are the same; so are native ones whose machine code is. Whatever
+    the sources are, calls that launch the same at both have the same work.
     """
     compared = {pair: _compare_sources(mirror, operator, pair) for pair in pairs}
     differences = {pair: difference for pair, (difference, _) in compared.items()}
@@ -439,11 +441,28 @@ def _compare_code(
                 is_same = bool(hashes[0]) and hashes[0] == hashes[1]
                 names = set() if is_same else judging.list_native(session, pair.head_commit_id, operator)
                 differences[pair] = CodeDifference(all=False, names=differences[pair].names | frozenset(names))
+    ends = {commit for pair in pairs for commit in (pair.base_commit_id, pair.head_commit_id)}
+    with database.session() as session:
+        launched = read_digests(session, [operator_id], ends)
     runtime = mirror.sources.runtime
     return {
-        pair: replace(difference, is_comparable=runtime(pair.base_sha) == runtime(pair.head_sha))
+        pair: replace(
+            difference,
+            is_comparable=runtime(pair.base_sha) == runtime(pair.head_sha),
+            same=_same_work(launched, pair),
+        )
         for pair, difference in differences.items()
     }
+
+
+def _same_work(launched: Mapping[LaunchedKey, str], pair: CommitPair) -> frozenset[tuple[str, str]]:
+    """Variants and cases whose calls launch the same at both ends."""
+    return frozenset(
+        (at.variant, at.case)
+        for at, digest in launched.items()
+        if (at.commit_id, at.environment_id) == (pair.base_commit_id, pair.environment_id)
+        and launched.get(at._replace(commit_id=pair.head_commit_id)) == digest
+    )
 
 
 def _read_shifts(

@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 from math import exp, expm1, log
 from statistics import median
 
+from warpwatch.contract.measurement import DEVICE_TIMES
 from warpwatch.contract.words import Cause, ChangeDirection, Signal, Status
 from warpwatch.db.reads.observed import BAD, CheckRow, ObservedReading
 from warpwatch.db.regressions import SuspectedSeries
@@ -47,15 +48,19 @@ class CommitPair:
 class CodeDifference:
     """The variants whose code may differ between two commits: all, or those named.
 
-    is_comparable: whether both commits can be measured in one environment, as they ask for the same interpreter.
+    is_comparable: whether both commits can be measured in one environment, as they ask for the same interpreter. same:
+    variants and cases whose calls launch the same at both, so that their times on the device are the same.
     """
 
     all: bool
     names: frozenset[str] = frozenset()
     is_comparable: bool = True
+    same: frozenset[tuple[str, str]] = frozenset()
 
-    def includes(self, variant: str) -> bool:
-        return self.all or variant in self.names
+    def includes(self, variant: str, case: str, metric: str) -> bool:
+        """Whether the code behind a series may differ."""
+        is_same_work = metric in DEVICE_TIMES and (variant, case) in self.same
+        return not is_same_work and (self.all or variant in self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ class Candidate:
     series_id: int
     variant: str
     case: str
+    metric: str
     pair: CommitPair
     cause: Cause
     ratio: float
@@ -279,8 +285,8 @@ class SeriesWindow:
         pair = CommitPair(base.commit_id, base.sha, head.commit_id, head.sha, self.first.environment_id)
         is_elsewhere = isinstance(base, ObservedReading)
         first = self.first
-        ordinals = base.ordinal, head.ordinal
-        return Candidate(first.series_id, first.variant, first.case, pair, cause, ratio, *ordinals, is_elsewhere)
+        series = first.series_id, first.variant, first.case, first.metric
+        return Candidate(*series, pair, cause, ratio, base.ordinal, head.ordinal, is_elsewhere)
 
     def _noise(self) -> Noise:
         return learn([_reading(row) for row in self.rows if row.commit_id != self.commit_id], self.time_kind)
@@ -363,7 +369,8 @@ def find_suspicions(
     series: list[SuspiciousSeries] = []
     for item in candidates:
         difference = code[item.pair]
-        if not difference.includes(item.variant) or (item.is_elsewhere and not difference.is_comparable):
+        is_comparable = difference.is_comparable or not item.is_elsewhere
+        if not is_comparable or not difference.includes(item.variant, item.case, item.metric):
             continue
         ends = item.pair.base_sha, item.pair.head_sha
         if item.cause == Cause.HISTORY:
