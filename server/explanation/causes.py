@@ -8,6 +8,7 @@ from typing import Any
 
 from warpwatch.db.reads.causes import BenchEvidence, CodeEvidence, ErrorEvidence, read_evidence
 from warpwatch.db.reads.code import RepositoryRow
+from warpwatch.db.reads.launched import LaunchedPair
 from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import RegressionDetail
 from warpwatch.db.traces import read_trace
@@ -32,11 +33,13 @@ class Circumstance:
 class CauseView:
     """The evidence; a part without data is None or says why.
 
-    kernels: the trace of the head compared with the base's. circumstances: clocks, temperature, throttling, CPU load.
+    launched: of the worst series. kernels: the trace of the head compared with the base's. circumstances: clocks,
+    temperature, throttling, CPU load.
     """
 
     sources: SourceDiff
     code: CodeEvidence | None
+    launched: LaunchedPair | None
     kernels: Alignment | None
     bench: BenchEvidence | None
     circumstances: list[Circumstance]
@@ -78,6 +81,7 @@ def find_cause(session: Session, settings: Settings, repository: RepositoryRow, 
     return CauseView(
         sources=read_source_diff(settings, repository, row.operator, row.base_sha, row.head_sha),
         code=evidence.code,
+        launched=evidence.launched,
         kernels=align_sides(session, detail),
         bench=evidence.bench,
         circumstances=list_circumstances(evidence.bench),

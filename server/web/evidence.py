@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from warpwatch.db.reads.causes import BenchEvidence, read_bench_evidence, read_code_evidence, read_error_evidence
+from warpwatch.db.reads.causes import (
+    BenchEvidence,
+    read_bench_evidence,
+    read_code_evidence,
+    read_error_evidence,
+    read_launched_pair,
+)
 from warpwatch.db.regressions import RegressionDetail
 from warpwatch.db.traces import read_trace
 from warpwatch.server.explanation.alignment import align_traces
 from warpwatch.server.explanation.cases import CaseView
 from warpwatch.server.explanation.causes import BUSY_FACTS, BusyHost, find_busy_host, list_circumstances
+from warpwatch.server.explanation.choices import changed_choices
 from warpwatch.server.explanation.trace_files import load_trace
 from warpwatch.server.explanation.traced_pairs import PictureState, contradicts, pair_calls, times_of_series
 from warpwatch.server.figures.charts import rounds_figure
@@ -51,14 +58,14 @@ def read_tab(
     number = detail.regression.id
     bench = read_bench_evidence(page.session, number)
     busy = find_busy_host(bench)
-    code = read_code_evidence(page.session, number)
+    code, launched = read_code_evidence(page.session, number), read_launched_pair(page.session, number)
     measured = [view.series for view in cases if view.series.base_ns]
     has_trace = detail.base_trace_id is not None and detail.head_trace_id is not None
     filled = {
         # Results of a public repository are public, its sources may not be.
         EvidenceTab.DIFF: not is_public(page.request),
         EvidenceTab.TRACE: has_trace,
-        EvidenceTab.CODE: code is not None,
+        EvidenceTab.CODE: code is not None or launched is not None,
         EvidenceTab.ERRORS: read_error_evidence(page.session, number, limit=1) is not None,
         EvidenceTab.HOST: bench is not None and bool(bench.base or bench.head),
         EvidenceTab.ROUNDS: bool(measured),
@@ -71,7 +78,7 @@ def read_tab(
     elif tab == EvidenceTab.TRACE:
         contents = _trace(page, detail)
     elif tab == EvidenceTab.CODE:
-        contents = {"code": code}
+        contents = {"code": code, "launched": launched, "choices": changed_choices(launched)}
     elif tab == EvidenceTab.ERRORS:
         contents = {"numbers": read_error_evidence(page.session, number)}
     elif tab == EvidenceTab.HOST:

@@ -18,6 +18,7 @@ from warpwatch.contract.words import StatementDirection, StatementKind
 from warpwatch.db.reads.builds import CodeHistory, read_code_history
 from warpwatch.db.reads.code import CaseRow, list_cases, read_operator_entry
 from warpwatch.db.reads.devices import list_devices, list_environments
+from warpwatch.db.reads.launched import LaunchedHistory, read_launched
 from warpwatch.db.reads.operator_cases import (
     CaseChange,
     CaseSeries,
@@ -31,6 +32,7 @@ from warpwatch.db.reads.operator_cases import (
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.standing import list_verdict_marks
 from warpwatch.db.trends import list_release_times, read_trends
+from warpwatch.server.explanation.choices import list_flips
 from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_ceiling, mark_svg
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure, device_label
@@ -93,6 +95,14 @@ class CodeView:
     quantity: str
     quantities: list[tuple[str, str]]
     json: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedView:
+    """What a variant launches. flips: what its autotuners chose otherwise before, in words."""
+
+    row: LaunchedHistory
+    flips: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,11 +452,15 @@ def code_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, 
     history = read_code_history(page.session, operator.id, operator.name, key, choice.arch)
     filters = {"repository": page.repository.name, "device": key, "arch": history.arch}
     json = query(f"/operators/{operator.name}/code", **filters)
+    case = frame.case or next(iter(operator.cases), "")
+    rows = read_launched(page.session, operator.id, key, case, page.line)
+    launched = [LaunchedView(row, list_flips(row.before, row.launched)) for row in rows]
+    found = {"json": json, "launched": launched, "launched_case": case}
     if not history.commits:
-        return {"json": json, "code": None}
+        return found | {"code": None}
     is_gpu = (history.arch or "").startswith("sm_")
     available = [name for name in QUANTITIES if is_gpu or name in ("code_bytes", "compile_seconds")]
     chosen = choice.code if choice.code in available else available[0]
     figure, left_out = code_figure(history, chosen, page.repository.name)
     quantities = [(name, QUANTITIES[name]) for name in available]
-    return {"json": json, "code": CodeView(history, figure, left_out, chosen, quantities, json)}
+    return found | {"code": CodeView(history, figure, left_out, chosen, quantities, json)}

@@ -23,6 +23,7 @@ from warpwatch.db.reads.code import RepositoryRow, list_repositories
 from warpwatch.db.reads.devices import list_device_names
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, list_branch_names
 from warpwatch.db.reads.query import Session
+from warpwatch.server.explanation.choices import describe_choice
 from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.figures.standalone import check_figure, standalone_html
 from warpwatch.server.http.access import PUBLIC
@@ -220,6 +221,7 @@ def environment() -> Environment:
     )
     jinja.filters |= {function.__name__: function for function in (*formats.FILTERS, *wording.FILTERS)}
     jinja.filters["kernel_name"] = short_name
+    jinja.filters["tuned_choice"] = describe_choice
     jinja.filters["row_option"] = lambda device: (device.key, device.name)
     jinja.globals |= {"link": link, "query": query, "asset": asset, "version": __version__, "settings_areas": AREAS}
     jinja.globals["query_of"] = query_of
