@@ -18,7 +18,7 @@ from warpwatch.contract.words import Status
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 ROOT = Path(__file__).parent / "launched_repository"
 CASE = "n=512,f32,fwd"
-SAME = ("first", "commented", "renamed", "by_the_environment", "by_a_file", "with_a_default")
+SAME = ("first", "commented", "renamed", "by_the_environment", "by_a_file", "with_a_default", "looped_once")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,6 @@ def test_nothing_is_recorded_while_time_is_measured(children: tuple[Harness, Har
     assert reply.status is Status.OK, reply.message
     profile = child.ask(ProfileReply, "profile", operator="sums", variant="first", case=CASE, output="t.json.gz")
     assert (profile.status, len(profile.kernels)) == (Status.OK, 1), profile.message
-    # Modules that were loaded meanwhile are unknown.
+    # The profiler keeps CUPTI, so that later checks of this child know nothing.
     later = child.ask(CheckReply, "check", operator="sums", variant="first", case=CASE)
-    assert later.launched is not None
-    assert later.launched.kernels
+    assert later.launched is None or not later.launched.digest

@@ -1,4 +1,4 @@
-"""Lines of the L2 that persist are reset before every slice, and a variant that leaves them behind is named."""
+"""Nothing of the L2 is set aside for lines that persist, and a variant that leaves some set aside is named."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from warpwatch.worker.harness.guards.integrity import TamperGuard, watch
 
 
 class Driver:
-    """A driver whose L2 has 1 KiB set aside, until a variant asks for more."""
+    """A driver that sets 1 KiB of the L2 aside by itself."""
 
     def __init__(self) -> None:
-        self.set_aside, self.covered, self.resets = 1024, 0, 0
+        self.set_aside, self.covered = 1024, 0
 
     def cuCtxGetLimit(self, size: Any, _limit: int) -> int:  # noqa: N802 - CUDA's name
         size._obj.value = self.set_aside
@@ -26,10 +26,6 @@ class Driver:
 
     def cuCtxSetLimit(self, _limit: int, size: ctypes.c_size_t) -> int:  # noqa: N802
         self.set_aside = size.value
-        return 0
-
-    def cuCtxResetPersistingL2Cache(self) -> int:  # noqa: N802
-        self.resets += 1
         return 0
 
     def cuStreamGetAttribute(self, _stream: Any, _attribute: int, policy: Any) -> int:  # noqa: N802
@@ -51,21 +47,20 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return driver
 
 
-def test_lines_are_reset_before_every_slice(driver: Driver) -> None:
+def test_what_the_driver_sets_aside_is_taken_back_at_the_start(driver: Driver) -> None:
     guard = TamperGuard()
+    assert driver.set_aside == 0
     with watch(guard):
-        l2.reset_persisting_lines()
-        l2.reset_persisting_lines()
-    assert (driver.resets, driver.set_aside) == (2, 1024)
+        l2.expect_nothing_set_aside()
 
 
 def test_what_a_variant_sets_aside_is_set_back_before_a_slice_and_named(driver: Driver) -> None:
     TamperGuard()
-    driver.set_aside = 5120
+    driver.set_aside = 4096
     with pytest.raises(WrongResultError, match="set aside for persisting lines by 4096 bytes") as named:
-        l2.reset_persisting_lines()
+        l2.expect_nothing_set_aside()
     assert (named.value.fault, named.value.subjects) == (Fault.CHANGED_SETTING, [l2.SET_ASIDE])
-    assert (driver.resets, driver.set_aside) == (1, 1024)
+    assert driver.set_aside == 0
 
 
 def test_what_is_left_after_calls_is_named_and_taken_back(driver: Driver) -> None:
@@ -73,18 +68,18 @@ def test_what_is_left_after_calls_is_named_and_taken_back(driver: Driver) -> Non
     with pytest.raises(WrongResultError) as named, watch(guard):
         driver.set_aside, driver.covered = 2048, 512
     assert named.value.subjects == [l2.SET_ASIDE, l2.POLICY]
-    assert (driver.set_aside, driver.covered) == (1024, 0)
+    assert (driver.set_aside, driver.covered) == (0, 0)
 
 
 def test_who_takes_it_back_is_no_cheat(driver: Driver) -> None:
     with watch(TamperGuard()):
         driver.set_aside = 4096
-        driver.set_aside = 1024
-        l2.reset_persisting_lines()
+        driver.set_aside = 0
+        l2.expect_nothing_set_aside()
 
 
 def test_without_a_driver_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l2, "cuda_driver", lambda: None)
-    l2.reset_persisting_lines()
+    l2.expect_nothing_set_aside()
     assert (l2.read_set_aside(), l2.read_policy()) == (0, 0)
     assert ctypes.sizeof(l2.AccessWindow) == 64

@@ -32,7 +32,7 @@ from warpwatch.contract.words import Fault, LaneUse, Status
 from ..failures import Refusal, WrongResultError
 from ..guards.agreement import ReplayTimes, expect_equal_launches, expect_work_in_replays
 from ..guards.integrity import expect_unaltered
-from ..guards.l2 import reset_persisting_lines
+from ..guards.l2 import expect_nothing_set_aside
 from ..problem import CaseProblem
 from .graphs import CaptureError, capture, launches_on_default_stream
 from .rotation import Rotation
@@ -121,7 +121,7 @@ class GraphTimer:
         wait_ns: how much longer every launch is made. The slices of all placements together take as long as the pace
         says, or a replay each.
         """
-        reset_persisting_lines()
+        expect_nothing_set_aside()
         return self._next().replay(self.plan.replays, wait_ns)
 
     def take_between(self, before: Callable[[], Any], after: Callable[[], Any]) -> int:
@@ -311,7 +311,7 @@ class CudaColdTimer:
 
         wait_ns: how much longer every call is made.
         """
-        reset_persisting_lines()
+        expect_nothing_set_aside()
         self._longer_ns = wait_ns
         self._rotation.roll()
         return self._slice()

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from warpwatch.contract.messages import GraphPlan
 
-from ..guards.l2 import reset_persisting_lines
+from ..guards.l2 import expect_nothing_set_aside
 from ..problem import CaseProblem
 from .cuda import SLICE_NS, measure_set, plan_eager_calls, plan_sets, sleep
 from .graphs import NoMetricError
@@ -64,7 +64,7 @@ class KernelTimer:
 
         wait_ns: how much longer every call is made.
         """
-        reset_persisting_lines()
+        expect_nothing_set_aside()
         self._longer_ns = wait_ns
         self._rotation.roll()
         return self._session()

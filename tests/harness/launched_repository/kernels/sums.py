@@ -157,6 +157,7 @@ SAME = {
     "renamed": plain(renamed_kernel),
     "by_the_environment": from_environment("4", "8"),
     "by_a_file": from_file("1"),
+    "looped_once": plain(strided_kernel, rows=1),
     "with_a_default": lambda x: (lambda run: run(x))(FIRST),
 }
 OTHER = {
@@ -165,7 +166,7 @@ OTHER = {
     "warps": plain(first_kernel, num_warps=8),
     "stages_and_registers": plain(first_kernel, maxnreg=16),
     "a_grid": plain(strided_kernel, grid=256, rows=2),
-    "a_grid_alone": plain(strided_kernel, grid=512, rows=1),
+    "unrolled_numbers": plain(strided_kernel, grid=128, rows=4),
     "an_argument": plain(first_kernel, 2),
     "a_file": from_file("3"),
     "the_environment": from_environment("2", "4"),
