@@ -23,6 +23,7 @@ from warpwatch.db.reads.code import (
 )
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_all_cells, list_cells
 from warpwatch.db.reads.commits import CommitDetail, read_commit
+from warpwatch.db.reads.launched import LaunchedHistory, read_launched
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.reads.trades import read_trade_facts
@@ -98,6 +99,23 @@ def get_code_history(
     """Registers, shared memory, spills, size and hash of the machine code of every kernel, per built commit."""
     row = operator_or_404(session, repository_or_404(session, repository), name)
     return read_code_history(session, row.id, name, device_or_404(session, device).key, arch)
+
+
+@api.get("/operators/{name}/launched", tags=["code"], responses=documented(404, 422))
+def get_launched(
+    session: Db,
+    name: str,
+    repository: RepositoryName,
+    device: DeviceKey,
+    case: Annotated[str, Query(max_length=500, description="Key of a case.")],
+    branch: Annotated[str | None, Query(max_length=250, description="Default: the commits of all branches.")] = None,
+) -> Page[LaunchedHistory]:
+    """List what every variant launches on a GPU by its newest right check of a case: kernels with hash, registers, grid
+    and block, choices of autotuners with their candidates, since when it is the same, and what was launched before."""
+    repo = repository_or_404(session, repository)
+    row = operator_or_404(session, repo, name)
+    line = line_or_404(session, repo, branch) if branch else ALL_COMMITS
+    return Page(read_launched(session, row.id, device_or_404(session, device).key, case, line), None)
 
 
 @api.get("/commits", tags=["code"], responses=documented(404, 422))

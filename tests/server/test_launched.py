@@ -83,6 +83,9 @@ def test_what_is_launched_and_chosen_is_shown(worker: Machine) -> None:
     assert "rows_kernel: BLOCK 128 → 64" in page
     assert "2 launches of 1 kernel" in page
     assert "4096 × 1 × 1" in page
+    address = "/api/v1/operators/square/launched?repository=kernels&device=test-gpu"
+    row = worker.client.get(f"{address}&case={V1[1]}").json()["items"][0]
+    assert (row["variant"], row["since"], row["before"]["digest"]) == ("v1", worker.lab.shas[2], "digest of aaaa")
     job = worker.client.get("/api/v1/jobs", params={"kind": "check", "limit": 1}).json()["items"][0]
     page = worker.client.get(f"/jobs/{job['id']}", headers=HTML).text
     assert "BLOCK 64, chosen of 16; the second takes +0.4" in page
