@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip install --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
 LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-package warpwatch-example \
           --constraint constraints.in --extra dev pyproject.toml
-# Tests that assert times get the cores for themselves, but for those of the worker's loop, which mostly wait. Others
+# Tests that assert times get a core for themselves, but for those of the worker's loop, which mostly wait. Others
 # share them, the longest first, in a process per core and two more, because half of the time they wait for children,
 # servers and browsers. Browsers have one of these: their event loop stays in it, and the service that all of them look
 # at is seeded once. Another follows it with about as much as each of the others has left by then.
@@ -53,7 +53,7 @@ later: browsers
 	$(PYTEST) $(LATER)
 
 timed: $(VENV)/.develop
-	$(PYTEST) $(PLAIN) $(TIMED)
+	$(PYTEST) $(PLAIN) -n $$(nproc) --own-cpu $(TIMED)
 
 loop: $(VENV)/.develop
 	$(PYTEST) $(PLAIN) $(LOOP)

@@ -16,9 +16,11 @@ from warpwatch.settings import Settings
 _prepared: list[BaseRoute] = []
 
 
-def create_app(settings: Settings, database: Database, *, judge: bool = True) -> FastAPI:
+def create_app(
+    settings: Settings, database: Database, *, judge: bool = True, published: Database | None = None
+) -> FastAPI:
     """As the server's own `create_app`."""
-    app = application.create_app(settings, database, judge=judge)
+    app = application.create_app(settings, database, judge=judge, published=published)
     if not _prepared:
         _prepared.extend(app.router.routes)
     app.router.routes[:] = _prepared

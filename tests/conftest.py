@@ -50,10 +50,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--requests", type=int, default=1, help=help_text)
     help_text = "Put the torch operators of kernels through opcheck for every precision, layout and size of 0 or 1."
     parser.addoption("--opcheck-all", action="store_true", help=help_text)
+    help_text = (
+        "With -n, give each process a CPU of its own, because children that measure take the first CPU they may."
+    )
+    parser.addoption("--own-cpu", action="store_true", help=help_text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     rewording.Switch.is_on = config.getoption("--reword")
+    if config.getoption("--own-cpu") and hasattr(config, "workerinput"):
+        cpus = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cpus[int(config.workerinput["workerid"].removeprefix("gw")) % len(cpus)]})
     # What is imported while tests are collected stays, and looking for garbage in it takes a tenth of the time.
     gc.disable()
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.builders import run_git
+from tests.worker.conftest import warpwatch
 from warpwatch.cli.app import app
 from warpwatch.operator import gap
 from warpwatch.project import Project, parse_project
@@ -560,8 +559,8 @@ def without_tensors(n): ...
     assert gaps.count("(line") == 1
     (output / "operators" / "sparse.py").unlink()
     done = measure(root, output)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("  pass") == 4
+    assert done.exit_code == 0, done.output
+    assert done.output.count("  pass") == 4
 
 
 def test_a_gap_names_its_file_and_line() -> None:
@@ -578,8 +577,8 @@ def test_a_first_definition_is_measured_once_its_gaps_are_filled(tmp_path: Path)
     path = output / "operators" / "power.py"
     number = next(n for n, line in enumerate(path.read_text().splitlines(), start=1) if "cases=" in line)
     unfilled = measure(root, output)
-    assert unfilled.returncode == 2, unfilled.stdout
-    assert f"operators/power.py, line {number}:" in unfilled.stdout + unfilled.stderr
+    assert unfilled.exit_code == 2, unfilled.output
+    assert f"operators/power.py, line {number}:" in unfilled.output
     answers = {
         "return the arguments": '{"x": make.normal(case["n"]), "exponent": 3}',
         "compute the same": "x**exponent",
@@ -594,16 +593,13 @@ def test_a_first_definition_is_measured_once_its_gaps_are_filled(tmp_path: Path)
                 lines[index] = line[:start] + answer + line[end:]
     path.write_text("\n".join(lines))
     filled = measure(root, output)
-    assert filled.returncode == 0, filled.stdout + filled.stderr
+    assert filled.exit_code == 0, filled.output
 
 
-def measure(root: Path, definitions: Path) -> subprocess.CompletedProcess[str]:
+def measure(root: Path, definitions: Path) -> Result:
     words = ["run", "--repository", str(root), "--commits", "HEAD", "--kinds", "check", "--device", "cpu"]
     words += ["--output", str(root.parent / "results.wwb"), "--definitions", str(definitions)]
-    environment = os.environ | {"WARPWATCH_HOME": str(root.parent / "home"), "COLUMNS": "200"}
-    return subprocess.run(
-        [sys.executable, "-m", "warpwatch", *words], cwd=root.parent, env=environment, capture_output=True, text=True
-    )
+    return warpwatch(root.parent / "home", *words)
 
 
 def test_a_setup_py_below_the_root_builds_from_its_folder(tmp_path: Path) -> None:

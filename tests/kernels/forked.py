@@ -1,19 +1,21 @@
 """Runs commands of `warpwatch` in forks of one process that has imported what they import: to import torch takes longer
-than most of them.
+than most of them. A fork ends without the end of an interpreter, so not even what is registered for it runs.
 
 As a program, `forked.py MODULE...`, it reads a line of JSON for each command and answers with its exit status.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
 import runpy
 import subprocess
 import sys
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 
 class ForkedCommands:
@@ -44,23 +46,36 @@ class ForkedCommands:
 def main(*modules: str) -> None:
     for module in modules:
         importlib.import_module(module)
+    # Otherwise the collector would copy all that a fork shares with this process.
+    gc.freeze()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
             run(json.loads(line))
-            break
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
 
-def run(request: dict[str, Any]) -> None:
+def run(request: dict[str, Any]) -> NoReturn:
     os.chdir(request["folder"])
     sys.path.insert(0, request["folder"])
     os.environ.update(request["variables"])
     for descriptor, path in ((1, request["output"]), (2, request["errors"])):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
     sys.argv[1:] = request["words"]
-    runpy.run_module("warpwatch", run_name="__main__", alter_sys=True)
+    status = 1
+    try:
+        runpy.run_module("warpwatch", run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - printed as the interpreter would
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The end of an interpreter that has imported torch copies and clears all of its memory.
+        os._exit(status)
 
 
 if __name__ == "__main__":

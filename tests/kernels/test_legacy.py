@@ -66,7 +66,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
     folder = tmp_path_factory.mktemp("commands")
     variables = {"CUDA_VISIBLE_DEVICES": "", "WARPWATCH_HOME": str(folder / "home")}
-    commands = ForkedCommands(folder, "warpwatch.cli", "warpwatch.cli.kron_layer", **variables)
+    # The last ones are what torch imports at the first gradient, bench and profile of a process.
+    late = ("torch.fx.experimental.symbolic_shapes", "torch.utils.benchmark", "torch.profiler")
+    commands = ForkedCommands(folder, "warpwatch.cli", "warpwatch.cli.kron_layer", *late, **variables)
     yield commands
     commands.close()
 

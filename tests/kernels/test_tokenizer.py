@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,30 +12,35 @@ import typer
 
 from warpwatch.cli.tokenizer import read_strings
 
-from .conftest import ROOT
+from .forked import ForkedCommands
+
+Tokenizer = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def tokenizer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "warpwatch", "tokenizer", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+@pytest.fixture
+def tokenizer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokenizer]:
+    """Runs `warpwatch tokenizer` in tmp_path."""
+    modules = ("warpwatch.cli", "warpwatch.cli.tokenizer", "torch")
+    commands = ForkedCommands(tmp_path_factory.mktemp("commands"), *modules, CUDA_VISIBLE_DEVICES="")
+    yield partial(commands.run, tmp_path, "tokenizer")
+    commands.close()
 
 
-def test_what_is_encoded_is_decoded(tmp_path: Path) -> None:
+def test_what_is_encoded_is_decoded(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "b.txt").write_text("LLMK\nMKVLAAMKVL\n")
     (tmp_path / "corpus" / "a.fasta").write_text(">one\nMKVL\nAAMK\n>two\n\nVLMKVL\n")
-    done = tokenizer(tmp_path, "train", "corpus", "--merges", "3", "--threads", "1")
+    done = tokenizer("train", "corpus", "--merges", "3", "--threads", "1")
     assert done.returncode == 0, done.stderr
     assert "28 symbols in 4 strings, 5 different" in done.stdout
-    done = tokenizer(tmp_path, "encode", "tokenizer.json", "corpus", "--output", "tokens.txt")
+    done = tokenizer("encode", "tokenizer.json", "corpus", "--output", "tokens.txt")
     assert done.returncode == 0, done.stderr
     # A, K, L, M, V; then MK, VL and MKVL.
     assert (tmp_path / "tokens.txt").read_text().splitlines() == ["7 0 0 5", "6 7", "2 2 5", "7 0 0 7"]
-    done = tokenizer(tmp_path, "decode", "tokenizer.json", "tokens.txt")
+    done = tokenizer("decode", "tokenizer.json", "tokens.txt")
     assert done.stdout.splitlines() == ["MKVLAAMK", "VLMKVL", "LLMK", "MKVLAAMKVL"]
     (tmp_path / "tokens.txt").write_text("7 0\n8\n")
-    done = tokenizer(tmp_path, "decode", "tokenizer.json", "tokens.txt")
+    done = tokenizer("decode", "tokenizer.json", "tokens.txt")
     assert done.returncode == 2
     assert "tokens.txt, line 2: '8' is no token" in done.stderr
 

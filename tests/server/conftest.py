@@ -17,7 +17,15 @@ from tests.apps import create_app
 from tests.builders import Lab, make_repository
 from warpwatch.cli.serve import listen
 from warpwatch.db.database import Database
+from warpwatch.server import site
 from warpwatch.settings import Settings
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _prepared_routes_of_sites() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site, "create_app", create_app)
+        yield
 
 
 @pytest.fixture(scope="session")

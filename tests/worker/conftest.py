@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from tests.waiting import wait_until
 from tests.worker import probes
+from warpwatch.cli.app import app
 from warpwatch.contract.environment import Environment
 from warpwatch.settings import Settings
 from warpwatch.worker import headers, templates
@@ -164,6 +166,12 @@ def bare_templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setattr(templates, "SCRIPT", script)
         yield
         templates.close()
+
+
+def warpwatch(home: Path, *words: str, url: str = "") -> Result:
+    """Runs a command in this process, whose template the command's children come from."""
+    values = {"WARPWATCH_HOME": str(home), "WARPWATCH_DATABASE_URL": url, "COLUMNS": "200"}
+    return CliRunner().invoke(app, words, env=values)
 
 
 def identify(home: Path) -> Environment:

@@ -20,6 +20,7 @@ from warpwatch.contract.words import Fault, JobKind, Reason, Status
 from warpwatch.definitions import DefinitionsError, DefinitionsSource, newest_version, parse_source
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources, matches
+from warpwatch.worker import comparison
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import CannotRunError
@@ -243,17 +244,18 @@ def test_a_toolchain_does_not_change_the_version_of_a_definition(
 
 
 def test_a_comparison_measures_both_commits_with_one_definition(
-    tools: Tools, measured: Repository, beside: Repository
+    tools: Tools, measured: Repository, beside: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(comparison, "MIN_ROUNDS", 2)
     base = measured.commit("base", defined.package())
     head = measured.commit("slower", defined.package("def double(x):\n    return sum(x for _ in range(2))\n"))
     version = DefinitionsVersion(beside.url, beside.commit("define", defined.definitions()))
-    spec = JobSpec(pairs=[("lib", defined.CASE)], rounds=6, budget_ns=50_000_000)
+    spec = JobSpec(pairs=[("lib", defined.CASE)], rounds=2, budget_ns=50_000_000)
     request = JobRequest(JobKind.COMPARE, measured.url, head, "twice", spec, base, version)
     outcome = execute(request, tools, Diary(), tools.host.home / "traces")
     (compared,) = outcome.comparisons
     assert compared.status is Status.OK
-    assert len(compared.ratios) == 6
+    assert len(compared.ratios) == 2
 
 
 def test_only_declared_sources_lie_in_the_worktree(tools: Tools, measured: Repository, beside: Repository) -> None:

@@ -14,7 +14,7 @@ from warpwatch import git
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import JobRequest, JobSpec, name_environment
 from warpwatch.contract.words import JobKind, Status
-from warpwatch.worker import checkout, worktrees
+from warpwatch.worker import checkout, comparison, worktrees
 from warpwatch.worker.cells import compare_cells
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
@@ -23,8 +23,14 @@ from warpwatch.worker.reporter import CannotRunError
 from warpwatch.worker.tools import Tools
 
 CASE = "n=100,f32,fwd"
-SPEC = JobSpec(variants=["ok", "last"], cases=[CASE], budget_ns=10_000_000, rounds=6)
+SPEC = JobSpec(variants=["ok", "last"], cases=[CASE], budget_ns=10_000_000, rounds=1)
 TOOLCHAINS = '[toolchain.o3]\nvariables = { CXXFLAGS = "-O3" }\n\n[toolchain.o0]\nvariables = { CXXFLAGS = "-O0" }\n'
+
+
+@pytest.fixture(autouse=True)
+def _one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round of a comparison starts two children, and one says as much of the plan as all."""
+    monkeypatch.setattr(comparison, "MIN_ROUNDS", 1)
 
 
 @pytest.fixture

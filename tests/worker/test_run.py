@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from typer.testing import CliRunner
 
 from tests.worker import probes
-from tests.worker.conftest import Repository, identify, processes_with
+from tests.worker.conftest import Repository, identify, processes_with, warpwatch
 from warpwatch.bundle import BundleReader
 from warpwatch.cli.app import app
 from warpwatch.contract.spec import JobSpec
@@ -38,12 +38,10 @@ main()
 CASE = "n=100,f32,fwd"
 
 
-def warpwatch(home: Path, *words: str, url: str = "", blocked: bool = False) -> subprocess.Popen[str]:
-    start = ["-c", COMMAND] if blocked else ["-m", "warpwatch"]
-    values = {"WARPWATCH_HOME": str(home), "WARPWATCH_DATABASE_URL": url, "COLUMNS": "200"}
+def start(home: Path, *words: str, blocked: bool = False) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, *start, *words],
-        env=os.environ | values,
+        [sys.executable, *(["-c", COMMAND] if blocked else ["-m", "warpwatch"]), *words],
+        env=os.environ | {"WARPWATCH_HOME": str(home), "WARPWATCH_DATABASE_URL": "", "COLUMNS": "200"},
         cwd=home.parent,
         text=True,
         stdout=subprocess.PIPE,
@@ -58,7 +56,7 @@ def test_run_writes_what_import_brings_in(repository: Repository, tmp_path: Path
     for subject in ("first", "second"):
         repository.commit(subject, probes.files() | {"note": subject})
     wanted = ("--variants", "ok,wrong", "--cases", CASE, "--traces", "1", "--device", "cpu")
-    run = warpwatch(
+    run = start(
         home,
         "run",
         "--repository",
@@ -77,13 +75,9 @@ def test_run_writes_what_import_brings_in(repository: Repository, tmp_path: Path
     assert "6 ok, 4 wrong" in said, "a profile does not check, and no profile is taken once there are enough traces"
     assert output.stat().st_size < 500_000
 
-    importing = warpwatch(home, "import", str(output), url=database.url)
-    assert "imported" in importing.communicate(timeout=60)[0]
-    assert importing.returncode == 0
-    # In this process, since a second one would spend its time on imports.
-    values = {"WARPWATCH_HOME": str(home), "WARPWATCH_DATABASE_URL": database.url, "COLUMNS": "200"}
-    again = CliRunner().invoke(app, ["import", str(output)], env=values)
-    assert ("imported before" in again.output, again.exit_code) == (True, 0), again.output
+    for expected in ("imported", "imported before"):
+        importing = warpwatch(home, "import", str(output), url=database.url)
+        assert (expected in importing.output, importing.exit_code) == (True, 0), importing.output
     with database.session() as s:
         counts = dict(
             s.execute(
@@ -97,22 +91,18 @@ def test_run_writes_what_import_brings_in(repository: Repository, tmp_path: Path
         assert s.scalars(select(CommitRecord.subject).order_by(CommitRecord.ordinal)).all() == ["first", "second"]
 
 
-def test_a_replay_command_works_as_typed(repository: Repository, tmp_path: Path) -> None:
+def test_a_replay_command_works_as_typed(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "home"
     identify(home)
     sha = repository.commit("good", probes.files())
     for variant, code in (("wrong", 1), ("ok", 0)):
         program, *words = JobSpec(seed=5).of_cell(variant, CASE).to_command("check", sha, "probe", "cpu")
         assert program == "warpwatch"
-        values = {"WARPWATCH_HOME": str(home), "COLUMNS": "200"}
-        run = subprocess.run(
-            [sys.executable, "-m", "warpwatch", *words],
-            cwd=repository.path,
-            env=os.environ | values,
-            text=True,
-            capture_output=True,
-        )
-        assert run.returncode == code, run.stdout + run.stderr
+        monkeypatch.chdir(repository.path)
+        run = warpwatch(home, *words)
+        assert run.exit_code == code, run.output
         assert f"check {variant} {CASE}" in run.stdout
         assert re.search(r"^time: .*\bstart \d+\.\d s", run.stdout, re.MULTILINE)
         with BundleReader(repository.path / "replay.wwb") as bundle:
@@ -157,7 +147,7 @@ def test_an_interrupted_run_keeps_what_it_has(repository: Repository, tmp_path: 
     identify(home)
     repository.commit("good", probes.files())
     wanted = ("--variants", "ok,loop", "--kinds", "check", "--device", "cpu")
-    run = warpwatch(home, "run", "--repository", repository.url, "--commits", "HEAD", "--output", str(output), *wanted)
+    run = start(home, "run", "--repository", repository.url, "--commits", "HEAD", "--output", str(output), *wanted)
     assert run.stdout is not None
     said = ""
     while f"check ok {CASE}" not in said:
@@ -204,8 +194,7 @@ def test_bad_input_is_named(
 
 
 def test_devices_are_listed(tmp_path: Path) -> None:
-    listing = warpwatch(tmp_path / "home", "devices")
-    assert listing.communicate(timeout=60)[0].startswith("cpu\t")
+    assert warpwatch(tmp_path / "home", "devices").output.startswith("cpu\t")
 
 
 def test_the_nodes_of_other_gpus_are_known(tmp_path: Path) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import Result
 
 from tests.builders import run_git
 from tests.worker import defined
-from tests.worker.conftest import Repository, identify
+from tests.worker.conftest import Repository, identify, warpwatch
 from warpwatch.bundle import BundleReader
 from warpwatch.cli.run import describe_uncommitted, find_commits
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
@@ -20,7 +19,9 @@ from warpwatch.definitions import DefinitionsError, newest_version, parse_source
 from warpwatch.settings import Settings
 
 
-def test_run_measures_with_definitions_as_typed(repository: Repository, tmp_path: Path) -> None:
+def test_run_measures_with_definitions_as_typed(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home, folder = tmp_path / "home", tmp_path / "definitions"
     identify(home)
     for name, text in defined.definitions().items():
@@ -28,14 +29,9 @@ def test_run_measures_with_definitions_as_typed(repository: Repository, tmp_path
         (folder / name).write_text(text)
     sha = repository.commit("right", defined.package())
     command = JobSpec().of_cell("lib", defined.CASE).to_command("check", sha, "twice", "cpu", output="a.wwb")
-    run = subprocess.run(
-        [sys.executable, "-m", "warpwatch", *command[1:], "--definitions", str(folder)],
-        cwd=repository.path,
-        env=os.environ | {"WARPWATCH_HOME": str(home), "COLUMNS": "200"},
-        text=True,
-        capture_output=True,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    monkeypatch.chdir(repository.path)
+    run = warpwatch(home, *command[1:], "--definitions", str(folder))
+    assert run.exit_code == 0, run.output
     with BundleReader(repository.path / "a.wwb") as bundle:
         (done,) = list(bundle.runs())
     assert done.order.definitions is not None
@@ -85,12 +81,7 @@ def test_run_prints_what_is_not_measured_before_and_after_the_results(repository
     run_git(Path(repository.url), "commit", "--quiet", "--message", "Define it")
     (Path(repository.url) / "new.py").touch()
     words = ["run", "--repository", repository.url, "--commits", "HEAD", "--kinds", "check", "--device", "cpu"]
-    done = subprocess.run(
-        [sys.executable, "-m", "warpwatch", *words, "--output", str(tmp_path / "a.wwb")],
-        env=os.environ | {"WARPWATCH_HOME": str(tmp_path / "home"), "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-    )
+    done = warpwatch(tmp_path / "home", *words, "--output", str(tmp_path / "a.wwb"))
     lines = [line for line in done.stdout.splitlines() if line]
     head = run_git(Path(repository.url), "rev-parse", "HEAD").strip()
     assert f"({head[:9]} Define it)" in lines[0]
@@ -121,15 +112,11 @@ def test_doctor_says_which_definition_is_wrong_and_why(repository: Repository, t
     # Files count as they are, committed or not.
     (root / "src" / "lib" / "__init__.py").write_text("def double(x):\n    return x * 3\n")
 
-    def doctor(place: Path) -> subprocess.CompletedProcess[str]:
-        words = ["doctor", str(place), "--repository", repository.url, "--device", "cpu"]
-        environment = os.environ | {"WARPWATCH_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
-        return subprocess.run(
-            [sys.executable, "-m", "warpwatch", *words], env=environment, capture_output=True, text=True
-        )
+    def doctor(place: Path) -> Result:
+        return warpwatch(tmp_path / "home", "doctor", str(place), "--repository", repository.url, "--device", "cpu")
 
     done = doctor(folder)
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.exit_code == 1, done.output
     parts = re.split(r"^(gappy|needy|twice|unfilled|unreadable)$", done.stdout, flags=re.MULTILINE)
     said = dict(zip(parts[1::2], parts[2::2], strict=True))
     assert "missing" in said["gappy"]
@@ -142,7 +129,7 @@ def test_doctor_says_which_definition_is_wrong_and_why(repository: Repository, t
     for name in broken:
         (folder / name).unlink()
     (root / "src" / "lib" / "__init__.py").write_text(defined.PACKAGE)
-    assert doctor(folder).returncode == 0
+    assert doctor(folder).exit_code == 0
     nowhere = doctor(tmp_path / "nowhere")
-    assert nowhere.returncode == 2
+    assert nowhere.exit_code == 2
     assert "does not exist" in nowhere.stdout

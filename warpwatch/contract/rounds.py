@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import comb, cos, exp, inf, log, pi, sin, sqrt, tan
 from statistics import fmean, median, stdev
 
@@ -219,6 +220,7 @@ def scatter_interval(ratios: Sequence[float], confidence: float) -> tuple[float,
     return exp(middle - reach), exp(middle + reach)
 
 
+@lru_cache(4096)
 def student(outside: float, freedom: int) -> float:
     """How many standard errors to either side leave that share outside, by Student's distribution.
 
