@@ -78,6 +78,11 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     }
 
 
+def case_of(x: Tensor, patterns: dict[str, Tensor], heads: int, **_others: Any) -> Case:
+    """`sparsity` says whether weights are sparse, which is all that variants ask."""
+    return case(b=x.shape[0], s=x.shape[1], h=heads, d=x.shape[2] // heads, sparsity=int(bool(patterns)))
+
+
 def layer(linear: Linear, attend: Attend, x: Tensor, keep: Tensor, weights: dict[str, Tensor], heads: int) -> Tensor:
     """The layer without its products, which the caller passes."""
 
@@ -194,6 +199,7 @@ operator = Operator(
     "bert_layer",
     "A whole BERT layer with mask and feed-forward, its products swapped.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -16,6 +16,7 @@ from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsu
 from ._compiled import compiled
 from ._gradients import once_differentiable
 from ._hopper import hopper_unsupported
+from ._precision import allows_tf32
 
 NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS = range(3, 9)
 DOUBLE, WARPS, TENSOR, SPLIT, SPLIT_TILES, WARPGROUPS = range(9, 15)
@@ -36,6 +37,10 @@ LARGEST_UNCOALESCED = 1 << 36
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"a": make.normal(case["m"], case["k"]), "b": make.normal(case["k"], case["n"])}
+
+
+def case_of(a: Tensor, b: Tensor, **_prepared: Any) -> Case:
+    return case(m=a.shape[0], k=a.shape[1], n=b.shape[1])
 
 
 def reference(a: Tensor, b: Tensor) -> Tensor:
@@ -89,7 +94,7 @@ def native_matmul(a: Tensor, b: Tensor, version: int) -> Tensor:
 
 def best_native(a: Tensor, b: Tensor) -> Tensor:
     """The product by the rung that is our fastest in the precision of the operands."""
-    rounded = a.dtype == torch.bfloat16 or torch.get_float32_matmul_precision() != "highest"
+    rounded = a.dtype == torch.bfloat16 or allows_tf32()
     return native_matmul(a, b, TENSOR if rounded else SPLIT_TILES)
 
 
@@ -127,6 +132,7 @@ operator = Operator(
     "matmul",
     "The product of two matrices, as a ladder of kernels.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -37,6 +37,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"x": x, "w": w, "train": bool(case["train"])}
 
 
+def case_of(x: Tensor, w: Tensor, train: bool, **_prepared: Any) -> Case:
+    return case(tokens=x.shape[0], n=w.shape[0], k=w.shape[1], train=int(train))
+
+
 class StraightThrough(torch.autograd.Function):
     """Prunes in forward; backward passes the gradient unchanged."""
 
@@ -192,6 +196,7 @@ operator = Operator(
     "sparse24",
     "Linear layer with 2:4 pruned weights.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
