@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._precision import allows_tf32
-
 NAME = "warpwatch"
 """Under which transformers knows our attention."""
 
 
 def product(a: Tensor, b: Tensor, transposed: bool) -> Tensor:
     """a · b, or a · bᵀ of each matrix: cuBLAS on a GPU, our blocked C++ on a CPU."""
-    c: Tensor = torch.ops.warpwatch.cublas_matmul(a, b, False, transposed, allows_tf32())
+    # torch.compile traces this attribute, and not torch.get_float32_matmul_precision, which says the same.
+    c: Tensor = torch.ops.warpwatch.cublas_matmul(a, b, False, transposed, torch.backends.cuda.matmul.allow_tf32)
     return c
 
 
@@ -27,7 +26,7 @@ class SwappedLinear(nn.Linear):
     """A linear layer whose product is ours."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y = product(x.flatten(0, -2), self.weight, True).view(*x.shape[:-1], -1)
+        y = product(x.flatten(0, -2), self.weight, True).view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
 

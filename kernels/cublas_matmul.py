@@ -19,7 +19,6 @@ from warpwatch.peers import compile_unsupported
 
 from ._compiled import compiled
 from ._gradients import once_differentiable
-from ._precision import allows_tf32
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
@@ -230,5 +229,5 @@ def _compiled() -> Callable[..., Tensor]:
 
 
 def _native(a: Tensor, b: Tensor, trans_a: bool, trans_b: bool) -> Tensor:
-    c: Tensor = torch.ops.warpwatch.cublas_matmul(a, b, trans_a, trans_b, allows_tf32())
+    c: Tensor = torch.ops.warpwatch.cublas_matmul(a, b, trans_a, trans_b, torch.backends.cuda.matmul.allow_tf32)
     return c

@@ -16,7 +16,6 @@ from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsu
 from ._compiled import compiled
 from ._gradients import once_differentiable
 from ._hopper import hopper_unsupported
-from ._precision import allows_tf32
 
 NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS = range(3, 9)
 DOUBLE, WARPS, TENSOR, SPLIT, SPLIT_TILES, WARPGROUPS = range(9, 15)
@@ -94,7 +93,7 @@ def native_matmul(a: Tensor, b: Tensor, version: int) -> Tensor:
 
 def best_native(a: Tensor, b: Tensor) -> Tensor:
     """The product by the rung that is our fastest in the precision of the operands."""
-    rounded = a.dtype == torch.bfloat16 or allows_tf32()
+    rounded = a.dtype == torch.bfloat16 or torch.backends.cuda.matmul.allow_tf32
     return native_matmul(a, b, TENSOR if rounded else SPLIT_TILES)
 
 

@@ -96,7 +96,6 @@ class LoadedVariant:
         declared = {precision for _, precision, _ in reasons}
         self._of_floats: list[Precision] = ["f32", "3xtf32"] if "3xtf32" in declared else ["f32"]
         self._rounds = "tf32" in declared
-        self._allows_tf32: Callable[[], bool] = importlib.import_module(f"{_PACKAGE}._precision").allows_tf32
         self._function = variant.function
         self._prepare = variant.prepare
         self._parameters = tuple(inspect.signature(variant.function).parameters)
@@ -106,9 +105,29 @@ class LoadedVariant:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self._takes_all:
-            # Where there are too many arguments, the function itself says so.
-            self._refuse_unsupported({**dict(zip(self._parameters, args, strict=False)), **kwargs})
-        return self._function(*args, **kwargs)
+            self._refuse_unsupported(self._by_name(args, kwargs))
+        try:
+            return self._function(*args, **kwargs)
+        except Exception as error:
+            self._name_empty_inputs(self._by_name(args, kwargs), error)
+            raise
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        # Where there are too many arguments, the function itself says so.
+        return {**dict(zip(self._parameters, args, strict=False)), **kwargs}
+
+    def _name_empty_inputs(self, inputs: dict[str, Any], error: Exception) -> None:
+        """Raises an error that names the inputs without elements, which most libraries' errors do not."""
+        empty = [
+            f"{name} {'x'.join(map(str, tensor.shape))}"
+            for name, value in inputs.items()
+            for tensor in _tensors([value])
+            if tensor.numel() == 0
+        ]
+        if empty:
+            raise UnsupportedInputError(
+                f"{self.operator}.{self.name} does not take inputs without elements ({', '.join(empty)}): {error}"
+            ) from error
 
     def _refuse_unsupported(self, inputs: dict[str, Any]) -> None:
         """Raises where the operator calls these inputs unsupported: the results might be wrong."""
@@ -141,7 +160,11 @@ class LoadedVariant:
 
         dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), None)
         if dtype == torch.float32:
-            return [*self._of_floats, "tf32"] if self._rounds and self._allows_tf32() else self._of_floats
+            return (
+                [*self._of_floats, "tf32"]
+                if self._rounds and torch.backends.cuda.matmul.allow_tf32
+                else self._of_floats
+            )
         if dtype == torch.float64:
             return ["f64"]
         return ["bf16" if dtype == torch.bfloat16 else "f16" if dtype == torch.float16 else "i32"]

@@ -5,9 +5,12 @@ Tensors here have shapes and no numbers, so cases of any size cost nothing and t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +22,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from warpwatch.loading import LoadedVariant, UnsupportedDeviceError, UnsupportedInputError, operator_names
 from warpwatch.operator import Case, DeviceKind, Operator, Variant
-from warpwatch.worker.harness.problem import DTYPES, map_tensors, named_tensors, precision_switches
+from warpwatch.worker.harness.problem import DTYPES, SeededMaker, map_tensors, named_tensors, precision_switches
+
+from .conftest import ready
 
 ALTERNATIVES = {"tf32": ("tf32", "f32", "3xtf32"), "f32": ("f32", "3xtf32"), "3xtf32": ("f32", "3xtf32")}
 """Precisions in which a program that computes in floats takes results, by that of the case."""
@@ -119,3 +124,46 @@ def test_a_malformed_input_is_the_functions_own_error() -> None:
         call(torch.ones(()), torch.ones(()))
     with pytest.raises(TypeError):
         call(*(torch.ones(2, 2) for _ in range(3)))
+
+
+def emptied(operator: Operator, variants: list[Variant]) -> Iterator[dict[str, Any]]:
+    """Inputs of the smallest case that a variant takes, with one size after the other zero."""
+    floats = [case for case in operator.all_cases() if case.direction == "fwd" and case.precision in ("f32", "i32")]
+    taken = [case for case in floats if any(v.reason_unsupported(case, "cpu") is None for v in variants)]
+    base = min(taken, key=lambda case: (operator.cost(case).flops, operator.cost(case).bytes))
+    for name, size in base.sizes:
+        numbers = size if isinstance(size, tuple) else (size,)
+        for place in range(len(numbers)):
+            zeroed = (*numbers[:place], 0, *numbers[place + 1 :])
+            sizes = {**dict(base.sizes), name: zeroed if isinstance(size, tuple) else 0}
+            case = replace(base, sizes=tuple(sizes.items()))
+            # Where the inputs divide by the size, or draw numbers from nothing, there is no such case.
+            with contextlib.suppress(ZeroDivisionError, RuntimeError):
+                inputs = operator.inputs(case, SeededMaker(3, torch.device("cpu"), case.precision))
+                if any(tensor.numel() == 0 for _, tensor in named_tensors(inputs)):
+                    yield inputs
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_an_input_without_elements_is_computed_or_named(name: str, build_cache: Path) -> None:
+    operator: Operator = importlib.import_module(f"kernels.{name}").operator
+    variants = [variant for variant in operator.variants.values() if variant.native and "cpu" in variant.devices]
+    if operator.native is not None:
+        ready(operator, build_cache)
+    for inputs in emptied(operator, variants):
+        names = [key for key, tensor in named_tensors(inputs) if tensor.numel() == 0]
+        for call in [LoadedVariant(operator, variant, "cpu") for variant in variants]:
+            refusal = ""
+            actual = expected = []
+            try:
+                actual = call(**inputs, **call.prepare(**inputs))
+                expected = operator.reference(**inputs)
+            except UnsupportedInputError as error:
+                refusal = str(error)
+            except RuntimeError:
+                # The reference stacks what it computes, and there is nothing.
+                expected = map_tensors(torch.empty_like, actual)
+                assert all(tensor.numel() == 0 for _, tensor in named_tensors([actual])), call
+            if "without elements" in refusal:
+                assert any(key.split("[")[0] in refusal for key in names), refusal
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True, msg=str(call))
