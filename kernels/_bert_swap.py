@@ -5,6 +5,7 @@ Weights, names of parameters and the order of all other steps stay as they are.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ NAME = "warpwatch"
 
 def product(a: Tensor, b: Tensor, transposed: bool) -> Tensor:
     """a · b, or a · bᵀ of each matrix: cuBLAS on a GPU, our blocked C++ on a CPU."""
-    tf32 = torch.get_float32_matmul_precision() != "highest"
-    c: Tensor = torch.ops.warpwatch.cublas_matmul(a, b, False, transposed, tf32)
+    # torch.compile traces this attribute, and not torch.get_float32_matmul_precision, which says the same.
+    c: Tensor = torch.ops.warpwatch.cublas_matmul(a, b, False, transposed, torch.backends.cuda.matmul.allow_tf32)
     return c
 
 
@@ -25,7 +26,7 @@ class SwappedLinear(nn.Linear):
     """A linear layer whose product is ours."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y = product(x.flatten(0, -2), self.weight, True).view(*x.shape[:-1], -1)
+        y = product(x.flatten(0, -2), self.weight, True).view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
 
@@ -54,9 +55,12 @@ def swap(model: nn.Module) -> int:
 
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, eager_mask)
-    configs: dict[int, Any] = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
-    for config in configs.values():
-        config._attn_implementation = NAME
+    # The caller may make other models of the same configuration, so this one gets a copy, shared as the original was.
+    copies: dict[int, Any] = {}
+    parts: list[Any] = [part for part in model.modules() if hasattr(part, "config")]
+    for part in parts:
+        part.config = copies.setdefault(id(part.config), copy.deepcopy(part.config))
+        part.config._attn_implementation = NAME
     # Subclasses may compute something else, such as quantised layers.
     layers = [part for part in model.modules() if type(part) is nn.Linear]
     for layer in layers:

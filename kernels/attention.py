@@ -38,6 +38,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"q": q, "k": k, "v": v, "causal": bool(case["causal"])}
 
 
+def case_of(q: Tensor, k: Tensor, v: Tensor, causal: bool, **_prepared: Any) -> Case:
+    return case(b=q.shape[0], h=q.shape[1], q=q.shape[2], k=k.shape[2], d=q.shape[3], causal=int(causal))
+
+
 def reference(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     """One head after the other, so that only the scores of one head are in memory."""
     heads = [_one_head(*head, causal) for head in zip(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), strict=True)]
@@ -180,6 +184,7 @@ operator = Operator(
     "attention",
     "Multi-head attention, causal or not.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -69,7 +69,7 @@ def block(
 
 def by_head(x: Tensor, heads: int) -> Tensor:
     """(b, s, h * d) as (b, h, s, d), a view."""
-    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+    return x.view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
 
 
 def plainly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

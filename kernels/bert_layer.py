@@ -78,11 +78,16 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     }
 
 
+def case_of(x: Tensor, patterns: dict[str, Tensor], heads: int, **_others: Any) -> Case:
+    """`sparsity` says whether weights are sparse, which is all that variants ask."""
+    return case(b=x.shape[0], s=x.shape[1], h=heads, d=x.shape[2] // heads, sparsity=int(bool(patterns)))
+
+
 def layer(linear: Linear, attend: Attend, x: Tensor, keep: Tensor, weights: dict[str, Tensor], heads: int) -> Tensor:
     """The layer without its products, which the caller passes."""
 
     def by_head(name: str) -> Tensor:
-        return linear(x, name).view(*x.shape[:2], heads, -1).transpose(1, 2)
+        return linear(x, name).view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
 
     def norm(z: Tensor, name: str) -> Tensor:
         return F.layer_norm(z, z.shape[2:], weights[f"{name}.weight"], weights[f"{name}.bias"], EPSILON)
@@ -136,7 +141,7 @@ def through(attend: Attend, multiply: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def swapped_linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return _bert_swap.product(x.flatten(0, 1), w, True).view(*x.shape[:2], -1) + b
+    return _bert_swap.product(x.flatten(0, 1), w, True).view(*x.shape[:2], w.shape[0]) + b
 
 
 def reference(**given: Any) -> Tensor:
@@ -194,6 +199,7 @@ operator = Operator(
     "bert_layer",
     "A whole BERT layer with mask and feed-forward, its products swapped.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
@@ -265,7 +271,7 @@ def by_spmm(
         crow, col, places = found[name]
         values = weights[f"{name}.weight"].flatten()[places]
         y: Tensor = torch.ops.warpwatch.spmm(crow, col, values, z.flatten(0, 1).mT.contiguous())
-        return y.mT.reshape(*z.shape[:2], -1) + bias(weights, key_bias, name)
+        return y.mT.reshape(*z.shape[:2], y.shape[0]) + bias(weights, key_bias, name)
 
     return layer(linear, swapped_attention, x, keep, weights, heads)
 

@@ -52,6 +52,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     }
 
 
+def case_of(symbols: Tensor, offsets: Tensor, merges: int, **_prepared: Any) -> Case:
+    return case("i32", symbols=symbols.numel(), merges=merges)
+
+
 def offsets(case: Case, make: Maker, device: torch.device) -> Tensor:
     """Where strings begin and, last, where they end: about LENGTH apart, the first at 0."""
     count = case["symbols"]
@@ -232,6 +236,7 @@ operator = Operator(
     "bpe_train",
     "Training of a byte-pair tokenizer on unsplit strings.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -35,6 +35,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"k": k, "w": make.normal(channels, length, scale=max(length, 1) ** -0.5), "eps": make.normal()}
 
 
+def case_of(k: Tensor, w: Tensor, eps: Tensor, **_prepared: Any) -> Case:
+    return case(batch=k.shape[0], channels=k.shape[1], length=k.shape[2])
+
+
 def reference(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
     """Distance by distance: one tap weights all elements d places back."""
     length = k.shape[2]
@@ -117,6 +121,7 @@ operator = Operator(
     "causal_conv",
     "Causal convolution per channel with a filter as long as the row.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -33,6 +33,13 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     }
 
 
+def case_of(x: Tensor, w: Tensor, bias: Tensor | None = None, silu: bool = False, **_prepared: Any) -> Case:
+    batch, channels, length = x.shape
+    return case(
+        batch=batch, channels=channels, length=length, width=w.shape[1], bias=int(bias is not None), silu=int(silu)
+    )
+
+
 def reference(x: Tensor, w: Tensor, bias: Tensor | None = None, silu: bool = False) -> Tensor:
     width, length = w.shape[1], x.shape[2]
     padded = F.pad(x, (width - 1, 0))
@@ -121,6 +128,7 @@ operator = Operator(
     "causal_conv_short",
     "Causal convolution of two to four taps per channel, with bias and SiLU.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -38,6 +38,11 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"parts": parts, "w": make.normal(consumer, depth, scale=max(1, depth) ** -0.5) if consumer else None}
 
 
+def case_of(parts: Sequence[Tensor], w: Tensor | None, **_prepared: Any) -> Case:
+    widths = tuple(part.shape[-1] for part in parts)
+    return case(rows=tuple(parts[0].shape[:-1]), parts=widths, consumer=0 if w is None else w.shape[0])
+
+
 def reference(parts: Sequence[Tensor], w: Tensor | None) -> Tensor:
     whole = torch.cat(list(parts), dim=-1)
     return whole if w is None else whole @ w.t()
@@ -144,6 +149,7 @@ operator = Operator(
     "concat",
     "Concatenation, alone and fused into the product that consumes it.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -229,6 +229,5 @@ def _compiled() -> Callable[..., Tensor]:
 
 
 def _native(a: Tensor, b: Tensor, trans_a: bool, trans_b: bool) -> Tensor:
-    tf32 = torch.get_float32_matmul_precision() != "highest"
-    c: Tensor = torch.ops.warpwatch.cublas_matmul(a, b, trans_a, trans_b, tf32)
+    c: Tensor = torch.ops.warpwatch.cublas_matmul(a, b, trans_a, trans_b, torch.backends.cuda.matmul.allow_tf32)
     return c

@@ -47,6 +47,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"weight": weight, "indices": indices, "padding": dict(case.sizes).get("padding")}
 
 
+def case_of(weight: Tensor, indices: Tensor, padding: int | None = None, **_prepared: Any) -> Case:
+    return case(rows=weight.shape[0], width=weight.shape[1], ids=tuple(indices.shape))
+
+
 def reference(weight: Tensor, indices: Tensor, padding: int | None = None) -> Tensor:
     out = weight[indices.long()]
     return out if padding is None else torch.where((indices == padding)[..., None], out.detach(), out)
@@ -162,6 +166,7 @@ operator = Operator(
     "embedding",
     "Rows of a table by their indices.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

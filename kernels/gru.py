@@ -40,6 +40,11 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"x": x, "h0": h0, "weights": weights}
 
 
+def case_of(x: Tensor, h0: Tensor, weights: Sequence[Tensor], **_prepared: Any) -> Case:
+    time, batch, width = x.shape
+    return case(time=time, batch=batch, input=width, hidden=h0.shape[2], layers=h0.shape[0])
+
+
 def layers_of(h0: Tensor, weights: Sequence[Tensor]) -> Iterator[tuple[Tensor, Sequence[Tensor]]]:
     """Each layer's first state and its four weights."""
     return ((h0[layer], weights[4 * layer : 4 * layer + 4]) for layer in range(h0.shape[0]))
@@ -131,6 +136,7 @@ operator = Operator(
     "gru",
     "Gated recurrent unit over a sequence.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -50,6 +50,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     }
 
 
+def case_of(e: Tensor, h: Tensor, w_fc: Tensor, **_others: Any) -> Case:
+    return case(batch=e.shape[0], embedding=e.shape[1], hidden=h.shape[1], vocab=w_fc.shape[0])
+
+
 def reference(
     e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
 ) -> Outputs:
@@ -187,6 +191,7 @@ operator = Operator(
     "gru_step",
     "One step of a GRU decoder with a constant context: the cell and the vocabulary's logits.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

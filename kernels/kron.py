@@ -38,6 +38,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"x": x, "w1": weights(), "w2": weights(), "factors": factors}
 
 
+def case_of(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...], **_prepared: Any) -> Case:
+    return case(batch=x.shape[0], factors=tuple(factors))
+
+
 def unpack(w: Tensor, factors: Sequence[int]) -> list[Tensor]:
     """The matrices W_1 … W_K, each [in, out], as views of packed weights."""
     return [part.view(f, f) for part, f in zip(torch.split(w, [f * f for f in factors]), factors, strict=True)]
@@ -157,6 +161,7 @@ operator = Operator(
     "kron",
     "Two stacked factorized linear layers: x times a Kronecker product of small matrices, twice.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -34,6 +34,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"x": x.cpu() if way == "h2d" else x, "way": way, "device": x.device}
 
 
+def case_of(x: Tensor, way: str, **_others: Any) -> Case:
+    return case(**{way: x.numel()})
+
+
 def way_of(case: Case) -> tuple[str, int]:
     """(the operation, number of elements)."""
     ((way, n),) = case.sizes
@@ -120,6 +124,7 @@ operator = Operator(
     "launch",
     "What a launch, a copy and a wait cost.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -39,6 +39,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"x": x, "w": make.normal(vocab, depth, scale=scale), "b": make.normal(vocab), "parts": case["parts"]}
 
 
+def case_of(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...], **_prepared: Any) -> Case:
+    return case(batch=x.shape[0], parts=tuple(parts), vocab=w.shape[0])
+
+
 def reference(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
     return x @ w.t() + b
 
@@ -121,6 +125,7 @@ operator = Operator(
     "linear_vocab",
     "Linear layer onto a vocabulary: few rows, thousands of outputs.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

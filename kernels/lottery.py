@@ -71,6 +71,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return given
 
 
+def case_of(x: Tensor, w1: Tensor, **_others: Any) -> Case:
+    return case(samples=x.shape[0] - TESTED, features=w1.shape[0], hidden=w1.shape[1])
+
+
 def kept(case: Case) -> tuple[int, ...]:
     """Weights that remain in each round: all, then `percent` of the round before."""
     counts = [weights(case)]
@@ -262,6 +266,7 @@ operator = Operator(
     "lottery",
     "Iterative magnitude pruning with rewinding: accuracy, weights left, cross-entropy and weights in each round.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -38,6 +38,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"a": make.normal(case["m"], case["k"]), "b": make.normal(case["k"], case["n"])}
 
 
+def case_of(a: Tensor, b: Tensor, **_prepared: Any) -> Case:
+    return case(m=a.shape[0], k=a.shape[1], n=b.shape[1])
+
+
 def reference(a: Tensor, b: Tensor) -> Tensor:
     return torch.einsum("mk,kn->mn", a, b)
 
@@ -89,7 +93,7 @@ def native_matmul(a: Tensor, b: Tensor, version: int) -> Tensor:
 
 def best_native(a: Tensor, b: Tensor) -> Tensor:
     """The product by the rung that is our fastest in the precision of the operands."""
-    rounded = a.dtype == torch.bfloat16 or torch.get_float32_matmul_precision() != "highest"
+    rounded = a.dtype == torch.bfloat16 or torch.backends.cuda.matmul.allow_tf32
     return native_matmul(a, b, TENSOR if rounded else SPLIT_TILES)
 
 
@@ -127,6 +131,7 @@ operator = Operator(
     "matmul",
     "The product of two matrices, as a ladder of kernels.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

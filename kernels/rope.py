@@ -52,6 +52,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     }
 
 
+def case_of(q: Tensor, k: Tensor, interleaved: bool = False, **_others: Any) -> Case:
+    return case(layout="interleaved" if interleaved else "contiguous", batch=q.shape[0], dim=q.shape[3])
+
+
 def table_rows(case: Case) -> int:
     rows: int = dict(case.sizes).get("table", case["length"])
     return rows
@@ -171,6 +175,7 @@ operator = Operator(
     "rope",
     "Rotary position embedding of queries and keys.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

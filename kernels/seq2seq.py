@@ -80,7 +80,7 @@ def decoded(
     h = source_table.new_zeros(source.shape[1], encoder[1].shape[1])
     for step in source:
         h = read(step, h, source_table, encoder)
-    c, token, emitted = h, torch.full_like(source[0], START), []
+    c, token, emitted = h, source.new_full(source.shape[1:], START), []
     for _ in range(steps):
         token, h = emit(token, h, c, target_table, decoder, w_fc, b_fc)
         emitted.append(token)
@@ -172,7 +172,7 @@ def v1(
     h = source_table.new_zeros(source.shape[1], encoder[1].shape[1])
     for step in source:
         h = _recurrent.naive_cell(source_table[step], h, *encoder)
-    c, token = h, torch.full_like(source[0], START)
+    c, token = h, source.new_full(source.shape[1:], START)
     emitted = torch.full((source.shape[1], steps), END, dtype=source.dtype, device=source.device)
     for index in range(steps):
         e = target_table[token]
@@ -197,7 +197,7 @@ def v2(
     b_fc: Tensor,
     steps: int,
 ) -> Tensor:
-    h, token, emitted = _encode(source, source_table, encoder), torch.full_like(source[0], START), []
+    h, token, emitted = _encode(source, source_table, encoder), source.new_full(source.shape[1:], START), []
     c = h
     for _ in range(steps):
         e = target_table[token]
@@ -224,7 +224,7 @@ def split(
     b_fc: Tensor,
     steps: int,
 ) -> Tensor:
-    h, token, emitted = _encode(source, source_table, encoder), torch.full_like(source[0], START), []
+    h, token, emitted = _encode(source, source_table, encoder), source.new_full(source.shape[1:], START), []
     (w_ih, w_hh, b_ih, b_hh), width, hidden = decoder, target_table.shape[1], h.shape[1]
     w_e, w_c = torch.split(w_ih, [width, hidden], dim=1)
     v_e, v_h, v_c = torch.split(w_fc, [width, hidden, hidden], dim=1)

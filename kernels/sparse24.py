@@ -37,6 +37,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"x": x, "w": w, "train": bool(case["train"])}
 
 
+def case_of(x: Tensor, w: Tensor, train: bool, **_prepared: Any) -> Case:
+    return case(tokens=x.shape[0], n=w.shape[0], k=w.shape[1], train=int(train))
+
+
 class StraightThrough(torch.autograd.Function):
     """Prunes in forward; backward passes the gradient unchanged."""
 
@@ -56,7 +60,7 @@ def straight_through(w: Tensor, prune: Callable[[Tensor], Tensor]) -> Tensor:
 
 def pruned_by_sorting(w: Tensor) -> Tensor:
     """A stable sort keeps the order of equal magnitudes."""
-    groups = w.reshape(w.shape[0], -1, 4)
+    groups = w.reshape(w.shape[0], w.shape[1] // 4, 4)
     largest = torch.sort(groups.abs(), dim=-1, descending=True, stable=True).indices[..., :2]
     mask = torch.zeros_like(groups, dtype=torch.bool).scatter_(-1, largest, True)
     return torch.where(mask, groups, 0.0).reshape(w.shape)
@@ -64,7 +68,7 @@ def pruned_by_sorting(w: Tensor) -> Tensor:
 
 def pruned_by_comparing(w: Tensor) -> Tensor:
     """An element stays when fewer than two of its group come before it: six comparisons and no sort."""
-    groups = w.reshape(w.shape[0], -1, 4)
+    groups = w.reshape(w.shape[0], w.shape[1] // 4, 4)
     size = groups.abs()
     columns = size.unbind(-1)
     # beats[i][j], i < j: whether i comes before j, being no smaller.
@@ -192,6 +196,7 @@ operator = Operator(
     "sparse24",
     "Linear layer with 2:4 pruned weights.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

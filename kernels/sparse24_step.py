@@ -50,6 +50,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     }
 
 
+def case_of(x: Tensor, w: Tensor, g: Tensor, across: bool, **_prepared: Any) -> Case:
+    return case(tokens=x.shape[0], n=w.shape[0], k=w.shape[1], across=int(across))
+
+
 def transposable(w: Tensor) -> Tensor:
     """The mask of W. Sums in float64 are exact for numbers of similar size, so all variants find the same largest."""
     n, k = w.shape
@@ -130,6 +134,7 @@ operator = Operator(
     "sparse24_step",
     "Training step of a linear layer whose weights are 2:4 along rows and columns.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -38,6 +38,12 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"crow": crow, "col": col, "values": make.normal(col.numel()), "b": make.normal(k, case["n"])}
 
 
+def case_of(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **_prepared: Any) -> Case:
+    """`sparsity` is 100 for a matrix without entries alone."""
+    m, (k, n) = crow.shape[0] - 1, b.shape
+    return case(size=(m, k), n=n, sparsity=0 if col.shape[0] else 100)
+
+
 def entries(case: Case) -> int:
     """Non-zero entries of A; `sparsity` is the percentage of zeros."""
     m, k = case["size"]
@@ -154,6 +160,7 @@ operator = Operator(
     "spmm",
     "A sparse matrix in CSR times a dense one.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

@@ -28,6 +28,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"x": make.normal(case["n"]), "w": make.normal(TAPS)}
 
 
+def case_of(x: Tensor, w: Tensor, **_prepared: Any) -> Case:
+    return case(n=x.shape[0])
+
+
 def reference(x: Tensor, w: Tensor) -> Tensor:
     n = x.shape[0]
     padded = F.pad(x, (RADIUS, RADIUS))
@@ -87,6 +91,7 @@ operator = Operator(
     "stencil1d",
     "A stencil of seven taps over a line.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

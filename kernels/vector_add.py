@@ -34,6 +34,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"a": a.cpu(), "b": b.cpu(), "device": a.device} if on_host(case) else {"a": a, "b": b}
 
 
+def case_of(a: Tensor, b: Tensor, device: torch.device | None = None, **_prepared: Any) -> Case:
+    return case(n=a.shape[0]) if device is None else case(host=a.shape[0])
+
+
 def on_host(case: Case) -> bool:
     return case.sizes[0][0] == "host"
 
@@ -101,6 +105,7 @@ operator = Operator(
     "vector_add",
     "y = a + b over vectors.",
     inputs=inputs,
+    case_of=case_of,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},

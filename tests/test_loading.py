@@ -52,6 +52,24 @@ for function in (square.v3, compiled, torch.ops.warpwatch.square):
     (gradient,) = torch.autograd.grad(function(a).sum(), a)
     torch.testing.assert_close(gradient, 2 * a)
 assert square.v3.prepare(a=a) == {}
+# Where a call is traced, it is refused as well, and how floats are multiplied is a constant that is looked up anew.
+stencil, matmul = warpwatch.load("stencil1d"), warpwatch.load("cublas_matmul")
+taps = torch.randn(7)
+for n in (5, 9, 30):
+    x = torch.randn(n)
+    conv = torch.compile(stencil.v2, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(conv(x, taps), stencil.reference(x, taps))
+    try:
+        conv(x[:0], taps)
+    except Exception as error:
+        assert "takes no empty line" in str(error), error
+    else:
+        raise AssertionError("an empty line")
+b = torch.randn(5, 4)
+product = torch.compile(matmul.v3, backend="aot_eager", fullgraph=True)
+for precision in ("highest", "high"):
+    torch.set_float32_matmul_precision(precision)
+    torch.testing.assert_close(product(a, b, False, False), a @ b)
 torch.library.opcheck(torch.ops.warpwatch.square.default, (a,))
 """
 NAMES = """
@@ -60,7 +78,7 @@ from warpwatch import loading
 
 for name in loading.operator_names():
     operator = importlib.import_module(f"warpwatch.bundled.kernels.{name}").operator
-    variants = {key: loading.LoadedVariant(name, variant, {}) for key, variant in operator.variants.items()}
+    variants = {key: loading.LoadedVariant(operator, variant, "cpu") for key, variant in operator.variants.items()}
     loaded = loading.LoadedOperator(operator, variants)
     # No variant hides another attribute.
     assert (loaded.name, loaded.reference, dict(loaded.variants)) == (name, operator.reference, variants), name

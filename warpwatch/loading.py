@@ -9,17 +9,19 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpwatch import _toolchain, native, settings
+from warpwatch.operator import Case, DeviceKind, Direction, Precision
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from warpwatch.operator import DeviceKind, Operator, Variant
+    from warpwatch.operator import Operator, Variant
 
 __all__ = [
     "LoadError",
@@ -29,6 +31,7 @@ __all__ = [
     "UnknownOperatorError",
     "UnknownVariantError",
     "UnsupportedDeviceError",
+    "UnsupportedInputError",
     "load_operator",
     "operator_names",
 ]
@@ -65,28 +68,115 @@ class UnsupportedDeviceError(LoadError):
     """The variant cannot run on any device of the tensors that it was given."""
 
 
+class UnsupportedInputError(LoadError, ValueError):
+    """The variant takes no inputs of this precision, shape or layout, or has no gradients for them."""
+
+
+_Kind = tuple[DeviceKind, Precision, Direction]
+"""What a case is beside its sizes and its layout."""
+
+
 class LoadedVariant:
     """One implementation of a loaded operator. A call takes the operator's inputs, by position or by name.
 
     idea: how it computes. refusals: why it cannot run, by type of device; devices that it can run on are not named.
     """
 
-    def __init__(self, operator: str, variant: Variant, refusals: Mapping[str, str]) -> None:
+    def __init__(self, operator: Operator, variant: Variant, target: DeviceKind) -> None:
         functools.update_wrapper(self, variant.function)
-        self.operator = operator
+        self.operator = operator.name
         self.name = variant.name
         self.idea = variant.idea
-        self.refusals = dict(refusals)
+        reasons = _reasons(operator, variant)
+        self.refusals: dict[str, str] = _refusals(reasons, variant, target)
+        # Calls of these kinds need not describe their inputs, and those of most variants are not looked at.
+        self._supported = {kind for kind, found in reasons.items() if found == [None]}
+        others = {kind for kind in reasons.keys() - self._supported if kind[1] not in ("3xtf32", "tf32")}
+        self._takes_all = not self.refusals and not others
+        declared = {precision for _, precision, _ in reasons}
+        self._of_floats: list[Precision] = ["f32", "3xtf32"] if "3xtf32" in declared else ["f32"]
+        self._rounds = "tf32" in declared
         self._function = variant.function
         self._prepare = variant.prepare
+        self._parameters = tuple(inspect.signature(variant.function).parameters)
+        self._reason_unsupported = variant.reason_unsupported
+        some = operator.all_cases()[0]
+        self._case_of: Callable[..., Case] = operator.case_of or (lambda **inputs: some)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Tensors, and devices as such. An operator may take tensors on several devices, so one that suits is enough.
-        kinds = [getattr(getattr(value, "device", value), "type", None) for value in (*args, *kwargs.values())]
-        reasons = [self.refusals.get(kind) for kind in kinds if kind is not None]
-        if reasons and None not in reasons:
-            raise UnsupportedDeviceError(f"{self.operator}.{self.name}: {reasons[0]}")
-        return self._function(*args, **kwargs)
+        if not self._takes_all:
+            self._refuse_unsupported(self._by_name(args, kwargs))
+        try:
+            return self._function(*args, **kwargs)
+        except Exception as error:
+            self._name_empty_inputs(self._by_name(args, kwargs), error)
+            raise
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        # Where there are too many arguments, the function itself says so.
+        return {**dict(zip(self._parameters, args, strict=False)), **kwargs}
+
+    def _name_empty_inputs(self, inputs: dict[str, Any], error: Exception) -> None:
+        """Raises an error that names the inputs without elements, which most libraries' errors do not."""
+        empty = [
+            f"{name} {'x'.join(map(str, tensor.shape))}"
+            for name, value in inputs.items()
+            for tensor in _tensors([value])
+            if tensor.numel() == 0
+        ]
+        if empty:
+            raise UnsupportedInputError(
+                f"{self.operator}.{self.name} does not take inputs without elements ({', '.join(empty)}): {error}"
+            ) from error
+
+    def _refuse_unsupported(self, inputs: dict[str, Any]) -> None:
+        """Raises where the operator calls these inputs unsupported: the results might be wrong."""
+        import torch
+
+        tensors = _tensors(inputs.values())
+        # Devices as such count as well. An operator may take tensors on several, so one that suits is enough.
+        devices = {t.device.type for t in tensors} | {v.type for v in inputs.values() if isinstance(v, torch.device)}
+        refused = [self.refusals.get(device) for device in devices]
+        if refused and None not in refused:
+            raise UnsupportedDeviceError(f"{self.operator}.{self.name}: {refused[0]}")
+        direction: Direction = "bwd" if torch.is_grad_enabled() and any(t.requires_grad for t in tensors) else "fwd"
+        usable: list[DeviceKind] = [d for d in ("cpu", "cuda") if d in devices and d not in self.refusals]
+        precisions = self._precisions_of(tensors)
+        if not usable or any((device, precisions[0], direction) in self._supported for device in usable):
+            return
+        try:
+            case = self._case_of(**inputs)
+        except Exception:  # noqa: BLE001, whatever is wrong with the inputs, the function itself says it
+            return
+        reasons = self._reasons_of(case, usable, precisions, direction)
+        if None not in reasons:
+            runs_forward = None in self._reasons_of(case, usable, precisions, "fwd")
+            remedy = "; its forward pass takes them: call it under torch.no_grad()" if runs_forward else ""
+            raise UnsupportedInputError(f"{self.operator}.{self.name}: {reasons[0]}{remedy}")
+
+    def _precisions_of(self, tensors: list[Tensor]) -> list[Precision]:
+        """The precisions of cases with these inputs. A program that allows TF32 takes more accurate results as well."""
+        import torch
+
+        dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), None)
+        if dtype == torch.float32:
+            return (
+                [*self._of_floats, "tf32"]
+                if self._rounds and torch.backends.cuda.matmul.allow_tf32
+                else self._of_floats
+            )
+        if dtype == torch.float64:
+            return ["f64"]
+        return ["bf16" if dtype == torch.bfloat16 else "f16" if dtype == torch.float16 else "i32"]
+
+    def _reasons_of(
+        self, case: Case, devices: list[DeviceKind], precisions: list[Precision], direction: Direction
+    ) -> list[str | None]:
+        return [
+            self._reason_unsupported(Case(case.sizes, precision, direction, case.layout), device)
+            for device in devices
+            for precision in precisions
+        ]
 
     def __repr__(self) -> str:
         return f"<variant {self.operator}.{self.name}: {self.idea}>"
@@ -176,10 +266,7 @@ def _load(name: str, target: DeviceKind) -> LoadedOperator:
     operator: Operator = module.operator
     if any(variant.native for variant in operator.variants.values()):
         _register(operator, target)
-    variants = {
-        key: LoadedVariant(name, variant, _refusals(operator, variant, target))
-        for key, variant in operator.variants.items()
-    }
+    variants = {key: LoadedVariant(operator, variant, target) for key, variant in operator.variants.items()}
     return LoadedOperator(operator, variants)
 
 
@@ -197,18 +284,43 @@ def _register(operator: Operator, target: DeviceKind) -> None:
         operator.native()
 
 
-def _refusals(operator: Operator, variant: Variant, target: DeviceKind) -> dict[str, str]:
-    """Why a variant runs no case of its operator, by device of this machine; empty where it runs on all of them."""
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    """The tensors in lists, tuples and dicts."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            found += _tensors(value)
+        elif isinstance(value, dict):
+            found += _tensors(value.values())
+        elif hasattr(value, "requires_grad"):
+            found.append(value)
+    return found
+
+
+def _reasons(operator: Operator, variant: Variant) -> dict[_Kind, list[str | None]]:
+    """Why a variant does not run declared cases on devices of this machine, each reason once; None where it does."""
     import torch
 
+    devices: tuple[DeviceKind, ...] = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    reasons: dict[_Kind, list[str | None]] = {}
+    for device in devices:
+        for case in dict.fromkeys(case.as_declared for case in operator.all_cases()):
+            found = reasons.setdefault((device, case.precision, case.direction), [])
+            reason = variant.reason_unsupported(case, device)
+            if reason not in found:
+                found.append(reason)
+    return reasons
+
+
+def _refusals(reasons: Mapping[_Kind, list[str | None]], variant: Variant, target: DeviceKind) -> dict[str, str]:
+    """Why a variant runs no case of its operator, by device of this machine; empty where it runs on all of them."""
     refusals: dict[str, str] = {}
-    kinds: tuple[DeviceKind, ...] = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    for kind in kinds:
-        reasons = [variant.reason_unsupported(case, kind) for case in operator.all_cases()]
-        if reasons and None not in reasons:
-            refusals[kind] = str(reasons[0])
-        elif variant.native and kind == "cuda" and target == "cpu":
-            refusals[kind] = "its library was built for the CPU; give device='cuda' at the first call of load"
+    for device in dict.fromkeys(device for device, _, _ in reasons):
+        of_device = [reason for kind, found in reasons.items() if kind[0] == device for reason in found]
+        if None not in of_device:
+            refusals[device] = str(of_device[0])
+        elif variant.native and device == "cuda" and target == "cpu":
+            refusals[device] = "its library was built for the CPU; give device='cuda' at the first call of load"
     return refusals
 
 

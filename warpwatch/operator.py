@@ -133,6 +133,9 @@ class Operator:
     name -> the name of the operator's file.
     summary -> one line for the operator's page.
     gradients -> names of the inputs that cases of all directions but fwd differentiate; a missing gradient is wrong.
+    case_of(**inputs) -> the case that has these inputs, with the sizes and the layout that any variant's `unsupported`
+        reads; the caller knows precision and direction. A call through warpwatch.load asks it whether the variant takes
+        its inputs. Operators whose variants never ask for sizes do without.
     variants -> filled by the decorator `variant`.
     inputs(case, make) -> dict of keyword arguments for `reference` and every variant. Floating-point tensors
         named in `gradients` are differentiated in cases of all directions but fwd. This function and those below see
@@ -169,6 +172,7 @@ class Operator:
     cost: Callable[[Case], Cost]
     cases: Mapping[str, tuple[Case, ...]]
     gradients: tuple[str, ...] = ()
+    case_of: Callable[..., Case] | None = None
     depth: Callable[[Case], int] = lambda case: 1
     by_torch: Callable[..., Any] | None = None
     native: Callable[[], None] | None = None

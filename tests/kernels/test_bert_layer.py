@@ -109,6 +109,14 @@ assert gradients.keys() == swapped.keys()
 for name, gradient in gradients.items():
     torch.testing.assert_close(swapped[name], gradient, rtol=1e-3, atol=1e-4)
 print("same")
+assert model.config is not config and config._attn_implementation == "sdpa", "the caller's configuration"
+assert model.config is model.encoder.layer[0].attention.self.config
+model = torch.compile(model, fullgraph=True, backend="aot_eager")
+compiled, gradients = run()
+torch.testing.assert_close(compiled, after)
+for name, gradient in swapped.items():
+    torch.testing.assert_close(gradients[f"_orig_mod.{name}"], gradient, rtol=1e-3, atol=1e-4)
+print("compiled")
 """
 
 
@@ -119,7 +127,7 @@ def test_a_whole_bert_is_swapped_by_one_call() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", SWAP], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["13", "13", "17", "same"]
+    assert done.stdout.split() == ["13", "13", "17", "same", "compiled"]
 
 
 def test_costs() -> None:
