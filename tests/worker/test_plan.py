@@ -15,7 +15,6 @@ from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import JobRequest, JobSpec, name_environment
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.worker import checkout, worktrees
-from warpwatch.worker.cells import compare_cells
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.plan import JobPlan, plan_job
@@ -87,7 +86,7 @@ def test_both_commits_are_checked_out_once_for_each_toolchain(
 ) -> None:
     (tools.host.home / "worker.toml").write_text(TOOLCHAINS)
     spec = replace(SPEC, variants=["ok"], toolchains=("o3", "o0"))
-    (row,) = compare_cells(replace(request_of, spec=spec), tools, Diary(), tmp_path)
+    (row,) = execute(replace(request_of, spec=spec), tools, Diary(), tmp_path).comparisons
     assert (row.variant, row.case, row.status) == ("ok", CASE, Status.OK)
     assert request_of.base_sha is not None
     expect_planned(events, [request_of.base_sha, request_of.sha] * 2)
