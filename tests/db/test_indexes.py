@@ -469,18 +469,23 @@ def judge_everything(world: World) -> None:
             sources="a",
             shifts=[0.1],
         )
-        environment_changes.note_change(s, job)
+        environment_changes.find_new_environment(s, job)
+        new = environment_changes.NewEnvironment(
+            world.operator, "kron", world.device, ends[0], "a", environment, environment, None, None, job, "b"
+        )
+        environment_changes.note_change(s, new, is_by_commit=False)
         environment_changes.list_changes(s, world.operator, world.device, ends[0])
         environment_changes.find_compared(s, submission)
         environment_changes.list_decided(s, number)
-        environment_changes.list_earlier_readings(s, [series], environment)
         environment_changes.list_series_steps(s, series, ALL_COMMITS)
         environment_changes.list_recent_steps(s, world.repository, ALL_COMMITS, 5)
         sides = ends[0], environment, environment
         change = environment_changes.EnvironmentChange(
             1, world.repository, world.operator, "kron", world.device, "cpu", *sides, ("a", "b"), {}, None
         )
-        environment_changes.list_both_readings(s, change)
+        environment_changes.list_border_readings(s, change)
+        environment_changes.list_earlier_readings(s, [series], change)
+        environment_changes.list_regression_steps(s, number)
         job_sources.list_common_shifts(s, world.operator, environment, ends)
         job_sources.list_sources(s, series, ends)
         ids = [registry.ensure_card(s, world.device, Card(key)) or 0 for key in ("GPU-a", "GPU-b")]
