@@ -157,11 +157,12 @@ from warpwatch.db.reads.search import search
 from warpwatch.db.reads.standing import count_standing, list_timeline_ordinals, list_verdict_marks
 from warpwatch.db.reads.statements import list_facts
 from warpwatch.db.reads.trades import (
+    count_costs,
+    count_watched_costs,
     list_next_commits,
     list_trades,
     list_trades_at,
     list_trades_of_line,
-    list_watched_trades,
     read_trade_facts,
 )
 from warpwatch.db.reads.work import JobFilter, count_trials, list_jobs
@@ -412,7 +413,9 @@ def read_branches(world: World) -> None:
         list_trades(s, world.commits)
         list_trades_of_line(s, world.repository, ALL_COMMITS)
         list_trades_at(s, world.repository, ["b" * 40])
-        list_watched_trades(s, [world.repository])
+        least = {"least": 0.05, "least_error": 0.7}
+        count_watched_costs(s, [world.repository], least)
+        count_costs(s, world.repository, ALL_COMMITS, least)
         list_paired_rounds(s, world.commits[0], world.commits[1])
         read_decision(s, 1)
         list_open_changes(s, world.operator, world.device)

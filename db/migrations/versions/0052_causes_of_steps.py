@@ -1,4 +1,4 @@
-"""What code and toolchain each did to a series whose environment changed, and steps by another card."""
+"""What code and toolchain each did to a series whose environment changed, steps by another card, and indexes of costs."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ def upgrade() -> None:
         f"ALTER TABLE environment_changes ADD CONSTRAINT uq_environment_changes_place UNIQUE NULLS NOT DISTINCT "
         f"({_PLACE})"
     )
+    op.execute(
+        "CREATE INDEX ix_trades_costs ON trades (operator_id) WHERE is_worse AND is_exact AND accepted_by IS NULL"
+    )
+    op.execute("CREATE INDEX ix_trades_gains ON trades (operator_id, device_id, kind, variant_id) WHERE NOT is_worse")
     op.execute("ALTER TABLE environment_steps DROP CONSTRAINT ck_environment_steps_cause_known")
     op.execute(
         "ALTER TABLE environment_steps ADD CONSTRAINT ck_environment_steps_cause_known CHECK (cause IN ("
