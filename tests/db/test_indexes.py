@@ -473,10 +473,10 @@ def judge_everything(world: World) -> None:
             shifts=[0.1],
         )
         environment_changes.find_new_environment(s, job)
-        new = environment_changes.NewEnvironment(
+        begun = environment_changes.NewEnvironment(
             world.operator, "kron", world.device, ends[0], "a", environment, environment, None, None, job, "b"
         )
-        environment_changes.note_change(s, new, is_by_commit=False)
+        environment_changes.note_change(s, begun, is_by_commit=False)
         environment_changes.list_changes(s, world.operator, world.device, ends[0])
         environment_changes.find_compared(s, submission)
         environment_changes.list_decided(s, number)

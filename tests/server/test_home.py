@@ -67,7 +67,7 @@ def test_open_costs_are_counted_by_the_rule_that_lists_them(client: TestClient, 
     lab.bench(0, {V1: 10_000.0})
     chance = random.Random(54)
     kinds = [kind for kind in TradeKind if kind != TradeKind.MOVED]
-    trades = [
+    trades: list[dict[str, Any]] = [
         {
             "commit_id": lab.commits[sha],
             "kind": kind,
