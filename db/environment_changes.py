@@ -341,6 +341,12 @@ def list_regression_steps(session: Session, regression_id: int) -> list[Environm
     return fetch(session, _step, _OF_REGRESSION, id=regression_id)
 
 
+def list_job_steps(session: Session, job_id: int) -> list[EnvironmentStep]:
+    """The steps that a comparison of two environments decided."""
+    sql = f"SELECT {_COLUMNS} FROM {_JOINS} WHERE changes.compare_job_id = :id AND is_decided ORDER BY steps.series_id"
+    return fetch(session, _step, sql, id=job_id)
+
+
 def list_recent_steps(session: Session, repository_id: int, line: HistoryLine, limit: int) -> list[RecentStep]:
     """The newest changes of environment in which something stepped, of a line."""
     return fetch(session, _recent, _RECENT, repository_id=repository_id, limit=limit, **line.parameters)

@@ -489,6 +489,7 @@ def judge_everything(world: World) -> None:
         environment_changes.list_border_readings(s, change)
         environment_changes.list_earlier_readings(s, [series], change)
         environment_changes.list_regression_steps(s, number)
+        environment_changes.list_job_steps(s, job)
         job_sources.list_common_shifts(s, world.operator, environment, ends)
         job_sources.list_sources(s, series, ends)
         ids = [registry.ensure_card(s, world.device, Card(key)) or 0 for key in ("GPU-a", "GPU-b")]

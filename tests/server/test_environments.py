@@ -138,7 +138,10 @@ def test_both_commits_are_compared_in_both_environments_unasked(
     points = client.get(f"/api/v1/history/{step['series_id']}").json()["points"]
     assert [point["commit_sha"] for point in points].count(lab.shas[3]) == 2, "the line goes on at this commit"
     assert not client.get("/api/v1/regressions", params={"repository": "kernels"}).json()["items"], "no commit did it"
-    assert "the change is the code's alone" in client.get(f"/jobs/{job['id']}", headers=HTML).text
+    page = client.get(f"/jobs/{job['id']}", headers=HTML).text
+    assert "the change is the code's alone" in page
+    assert f'data-step="{cause}"' in page
+    assert client.get(f"/api/v1/jobs/{job['id']}").json()["decision"]["steps"][0]["cause"] == cause
 
 
 def test_a_regression_says_what_the_toolchain_did_at_its_commit(client: TestClient, lab: Lab, judge: Judge) -> None:
