@@ -174,6 +174,11 @@ FROM jobs WHERE id = :measured_id
 ON CONFLICT (operator_id, device_id, base_environment_id, head_environment_id, base_card_id, head_card_id) DO NOTHING
 RETURNING commit_id
 """
+# Workers of the last hour: one that starts anew for each job may be another machine each time.
+_WORKERS = """
+SELECT count(*) FROM workers
+WHERE device_id = :device_id AND stopped_at IS NULL AND heartbeat_at > now() - interval '1 hour'
+"""
 _CHANGES = """
 SELECT changes.id, operators.repository_id, changes.operator_id, operators.name AS operator, changes.device_id,
        devices.kind AS device_kind, changes.commit_id, base_environment_id, head_environment_id, base.key AS base_key,
@@ -269,7 +274,8 @@ def find_new_environment(session: Session, job_id: int) -> NewEnvironment | None
 
 def note_change(session: Session, new: NewEnvironment, *, is_by_commit: bool) -> None:
     """Notes a new environment, and asks for the newest commit that was measured in the old one to be measured in it,
-    unless it asks for the old one itself."""
+    unless it asks for the old one itself. Of a new card it does so where its worker alone may take the job: a fleet
+    measures most commits on some other card."""
     ends = {
         "base_id": new.base_environment_id,
         "head_id": new.head_environment_id,
@@ -280,7 +286,9 @@ def note_change(session: Session, new: NewEnvironment, *, is_by_commit: bool) ->
         "is_by_commit": is_by_commit,
     }
     noted = session.scalar(text(_NOTE), ends)
-    if noted is not None and noted != new.commit_id and not is_by_commit:
+    if noted is None or noted == new.commit_id or is_by_commit:
+        return
+    if new.head_card_id is None or fetch_scalar(session, _WORKERS, device_id=new.device_id) == 1:
         bench_again(session, new.measured_id)
 
 

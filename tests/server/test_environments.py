@@ -15,7 +15,9 @@ from warpwatch.contract.environment import Card, Environment
 from warpwatch.contract.rounds import CellRounds
 from warpwatch.contract.spec import JobSpec, name_environment, named_environment
 from warpwatch.contract.words import StepCause
+from warpwatch.db import registry
 from warpwatch.db.environment_changes import EnvironmentReading
+from warpwatch.db.outcomes import list_exported_runs, read_outcome
 from warpwatch.db.reads.observed import RoundsRow
 from warpwatch.server.judge import Judge
 from warpwatch.server.verdicts.environments import (
@@ -144,7 +146,9 @@ def test_both_commits_are_compared_in_both_environments_unasked(
     assert client.get(f"/api/v1/jobs/{job['id']}").json()["decision"]["steps"][0]["cause"] == cause
 
 
-def test_a_regression_says_what_the_toolchain_did_at_its_commit(client: TestClient, lab: Lab, judge: Judge) -> None:
+def test_a_regression_says_what_the_toolchain_did_at_its_commit(
+    client: TestClient, lab: Lab, judge: Judge, tmp_path: Path
+) -> None:
     change_environment(client, lab, judge, torch="2.14.0")
     (job,) = compare_jobs(client)
     lab.compare(job["id"], {V1: cells(1.05, 1.2)})
@@ -157,6 +161,9 @@ def test_a_regression_says_what_the_toolchain_did_at_its_commit(client: TestClie
     assert step["code"]["ratio"] == pytest.approx(1.05, rel=2e-3)
     assert step["toolchain"]["ratio"] == pytest.approx(1.2, rel=2e-3)
     assert "data-parts>code +5." in client.get(f"/regressions/{number}", headers=HTML).text
+    with lab.database.session() as session:
+        run = list_exported_runs(session, lab.repository)[-1]
+        assert read_outcome(session, run, tmp_path).comparisons[0].cells == cells(1.05, 1.2), "a results file has them"
     elsewhere, _ = lab.confirm(0, 3, series=step["series_id"])
     assert client.get(f"/api/v1/regressions/{elsewhere}").json()["steps"] == [], "the environment changed later"
 
@@ -206,6 +213,21 @@ def test_another_card_is_the_cause_where_nothing_else_changed(client: TestClient
     lab.bench(5, {V1: 12_000.0, V2: 10_000.0})
     judge.sweep()
     assert benches(client) == compare_jobs(client) == [], "once for each card, and no toolchain brings back a card"
+
+
+def test_a_fleet_is_asked_for_no_bench_on_each_card(client: TestClient, lab: Lab, judge: Judge) -> None:
+    """The step is told once a commit was measured on both cards."""
+    with lab.database.session() as session:
+        registry.register_worker(session, "node-2", lab.device, "0.1.0", {})
+    for index in range(5):
+        lab.environment = replace(CPU, card=Card("GPU-11111111" if index < 4 else "GPU-22222222"))
+        lab.bench(index, {V1: 10_000.0 + 5 * index if index < 4 else 12_000.0})
+    judge.sweep()
+    assert benches(client) == steps(client, "v1") == []
+    lab.bench(3, {V1: 12_010.0})
+    judge.sweep()
+    (step,) = steps(client, "v1")
+    assert step["cause"] == "card"
 
 
 def test_an_environment_that_no_toolchain_brings_back_is_not_compared(
