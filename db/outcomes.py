@@ -18,6 +18,7 @@ from warpwatch.contract.environment import Card, Environment
 from warpwatch.contract.measurement import Counter, Distribution, Measurement, TraceKernel
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, KernelResources, ProfileReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.rounds import CellRounds
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest
 from warpwatch.contract.words import Fault, JobKind, JobState, Reason, RunState, Status
 from warpwatch.db.models import (
@@ -302,6 +303,7 @@ def _comparisons(s: Session, run_id: int) -> list[Comparison]:
             row.head_ns,
             Reason(row.reason) if row.reason is not None else None,
             **(row.controls or {}),
+            cells=CellRounds(**row.cells) if row.cells is not None else None,
         )
         for row, metric, protocol, variant, case in s.execute(statement)
     ]

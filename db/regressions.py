@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Cause, ChangeDirection, InboxTab, MergeCause, Triage, Verdict
+from warpwatch.db.environment_changes import EnvironmentStep, list_regression_steps
 from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
 from warpwatch.db.models import RegressionRecord, RegressionSeriesRecord
@@ -164,6 +165,8 @@ class RegressionDetail:
     replay: str
     """A command that measures the two commits beside each other again."""
     trials: list[TrialRow] = field(default_factory=list)
+    steps: list[EnvironmentStep] = field(default_factory=list)
+    """What code and toolchain each did, where the environment changed between both commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,8 +480,9 @@ def read_regression(session: Session, regression_id: int) -> RegressionDetail | 
     )
     notes = fetch(session, NoteRow, _NOTES, id=regression_id)
     trials = fetch(session, TrialRow, _TRIALS, id=regression_id)
+    steps = list_regression_steps(session, regression_id)
     return RegressionDetail(
-        regression=row, series=series, notes=notes, replay=shlex.join(command), trials=trials, **links
+        regression=row, series=series, notes=notes, replay=shlex.join(command), trials=trials, steps=steps, **links
     )
 
 

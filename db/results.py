@@ -397,6 +397,7 @@ def _record_comparisons(
             "base_ns": row.base_ns,
             "head_ns": row.head_ns,
             "controls": {"again": row.again, "waited": row.waited} if row.again else None,
+            "cells": None if row.cells is None else asdict(row.cells),
         }
         for row in comparisons
     ]

@@ -21,6 +21,7 @@ from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import Counter, Measurement, TraceKernel
 from warpwatch.contract.messages import BenchReply, BuildReply, KernelResources, ProfileReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.rounds import CellRounds
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Purpose, Status
 from warpwatch.db import registry, regressions, runs, submissions, trials
@@ -219,8 +220,8 @@ class Lab:
             )
             return list_job_ids(session, submissions.create_submission(session, new))[0]
 
-    def confirm(self, base: int, head: int, purpose: Purpose = Purpose.CONFIRM) -> tuple[int, int]:
-        """Suspects the first series of the first operator, between two measured commits, and asks for a trial of it;
+    def confirm(self, base: int, head: int, purpose: Purpose = Purpose.CONFIRM, series: int = 1) -> tuple[int, int]:
+        """Suspects a series of the first operator, between two measured commits, and asks for a trial of it;
         the ids of regression and job."""
         ends = self.commits[self.shas[base]], self.commits[self.shas[head]]
         with self.database.session() as session:
@@ -230,7 +231,7 @@ class Lab:
                 device_id=self.device,
                 direction="slower",
                 ratio=1.5,
-                series=[(1, 1.5)],
+                series=[(series, 1.5)],
                 base_commit_id=ends[0],
                 head_commit_id=ends[1],
             )
@@ -286,14 +287,16 @@ class Lab:
         return job
 
     def compare(self, job: int, rounds: Cells, status: Status = Status.OK) -> None:
-        """End a compare job: (variant, case) → (base_ns, head_ns), each a list with one median per round, or these by
-        metric, with a trace of both commits."""
+        """End a compare job: (variant, case) → (base_ns, head_ns), each a list with one median per round, or the rounds
+        of four cells, or these by metric, with a trace of both commits."""
         metric = "graph" if self.environment.device_kind == "cuda" else "hot"
         by_metric = {cell: times if isinstance(times, Mapping) else {metric: times} for cell, times in rounds.items()}
         rows = [
-            Comparison(*cell, name, "1", status, "", list(base), list(head))
-            for cell, times in by_metric.items()
-            for name, (base, head) in times.items()
+            Comparison(*cell, name, "1", status, "", times.base_ns, times.head_ns, cells=times)
+            if isinstance(times, CellRounds)
+            else Comparison(*cell, name, "1", status, "", list(times[0]), list(times[1]))
+            for cell, of_metrics in by_metric.items()
+            for name, times in of_metrics.items()
         ]
         traced = [[Finding(*cell, Status.OK, profile=trace(self.folder)) for cell in rounds] for _ in range(2)]
         names = catalogue(self.operators)

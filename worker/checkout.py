@@ -64,7 +64,7 @@ class Checkout:
         self.host = host = host.in_image(project.image)
         self.sha = sha
         if toolchain is not None and toolchain.interpreter is not None:
-            project = replace(project, interpreter=toolchain.interpreter)
+            project = replace(project, interpreter=toolchain.interpreter or None)
         self.project = project
         self._variables = toolchain.variables if toolchain is not None else ()
         place = sha if commit.definitions is None else commit.definitions.sha

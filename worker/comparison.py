@@ -439,7 +439,15 @@ def _size_of_change(comparison: Comparison) -> float:
 def ended(comparison: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:
     """The comparison without its rounds."""
     return replace(
-        comparison, status=status, message=message, reason=reason, base_ns=[], head_ns=[], again=[], waited=[]
+        comparison,
+        status=status,
+        message=message,
+        reason=reason,
+        base_ns=[],
+        head_ns=[],
+        again=[],
+        waited=[],
+        cells=None,
     )
 
 

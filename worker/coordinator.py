@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable
 from threading import Event
@@ -15,7 +16,8 @@ from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import Reason
 
 T = TypeVar("T")
-_RETRY_SECONDS = 1.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 60.0
+"""Bounds of the pause after the first failed request, and after many."""
 _LAST_TRY_SECONDS = 10.0
 """How long a worker that was told to stop still tries to reach the server."""
 _log = logging.getLogger(__name__)
@@ -30,6 +32,11 @@ class ServerError(Exception):
 
 class ServerDownError(ServerError):
     """The server cannot be reached."""
+
+    def __init__(self, message: str | None = None, retry_after: float = 0.0) -> None:
+        """retry_after: for how many seconds it asks not to be asked again."""
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class UnusableKeyError(ServerError):
@@ -107,9 +114,21 @@ Connect = Callable[[Event], Coordinator]
 """Makes what a worker reaches its server through. The event is set when the worker was told to stop."""
 
 
+def pause_seconds(failures: int, error: Exception, longest: float | None = None) -> float:
+    """Seconds to wait after so many failed requests in a row, and the time that the server asks for besides.
+
+    They are random below a bound that doubles with each failure: the longer a server is overloaded, the less often a
+    fleet asks it, and never all workers at once.
+    """
+    longest = LONGEST_PAUSE_SECONDS if longest is None else longest
+    bound = min(FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 16), longest)
+    asked = error.retry_after if isinstance(error, ServerDownError) else 0.0
+    return min(asked, longest) + random.uniform(bound / 2, bound)
+
+
 def wait_out(action: Callable[[], T], stop_requested: Event) -> T:
     """The result of `action`, which is tried again while the server cannot be reached."""
-    last_try = None
+    last_try, failures = None, 0
     while True:
         try:
             return action()
@@ -118,5 +137,10 @@ def wait_out(action: Callable[[], T], stop_requested: Event) -> T:
                 last_try = time.monotonic() + _LAST_TRY_SECONDS
             if last_try is not None and time.monotonic() > last_try:
                 raise
-            _log.warning("%s; trying again", error)
-            time.sleep(_RETRY_SECONDS)
+            failures += 1
+            if stop_requested.is_set():
+                time.sleep(min(pause_seconds(1, error), _LAST_TRY_SECONDS / 4))
+                continue
+            pause = pause_seconds(failures, error)
+            _log.warning("%s; trying again in %.1f s", error, pause)
+            stop_requested.wait(pause)

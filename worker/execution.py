@@ -19,6 +19,7 @@ from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import RESUMABLE, JobKind, Reason, Status
 from warpwatch.project import IncompleteCommitError, ProjectError
 from warpwatch.worker.building import step_back
+from warpwatch.worker.cells import compare_cells
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
@@ -61,6 +62,8 @@ def execute(
         reason = Reason.INCOMPLETE_COMMIT if isinstance(error, IncompleteCommitError) else None
         findings = known_findings(request, LoadFailure(Status.UNSUPPORTED, str(error), reason=reason))
         return Outcome(*tools.identify(bounded), findings=findings)
+    if request.is_crossed:
+        return compare_cells(plan, tools, bounded)
     if request.kind is JobKind.COMPARE:
         return compare_programs(plan, tools, bounded) if any(plan.programs) else compare(plan, tools, bounded)
     return measure_program(plan, tools, bounded) if any(plan.programs) else _Job(plan, tools, bounded).run()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from warpwatch.contract.claims import LeaseState
-from warpwatch.worker.coordinator import Coordinator, ServerError, UnusableKeyError
+from warpwatch.worker.coordinator import Coordinator, ServerError, UnusableKeyError, pause_seconds
 
 CANCELLED = "cancelled"
 LOST = "the job was given to another worker"
@@ -75,10 +75,11 @@ class LeaseGuard:
     def _watch(self) -> None:
         coordinator = self._coordinator
         period = coordinator.renewal_seconds
-        next_beat = time.monotonic()
+        next_beat, failures = time.monotonic(), 0
         while not self._ended.is_set():
             self._wake.clear()
             run_id = self._run_id
+            failed: ServerError | None = None
             # Errors must not end the guard: without it the worker would look dead and would not notice.
             try:
                 is_due = time.monotonic() >= next_beat
@@ -87,16 +88,21 @@ class LeaseGuard:
                     self._obey(run_id, coordinator.watch_lease(run_id, renew=is_due, hold_seconds=hold))
                 if is_due:
                     next_beat = time.monotonic() + period
+                failures = 0
             except UnusableKeyError:
                 # Nothing may be written any more, and the worker ends as soon as it asks for its next job.
                 self._obey(run_id, LeaseState(is_lost=True))
                 next_beat = time.monotonic() + period
             except ServerError as error:
                 _log.warning("%s", error)
+                failures, failed = failures + 1, error
             except Exception:  # noqa: BLE001
                 _log.exception("the guard failed because of an internal error")
             # An error leaves the beat due, but must not make this loop spin.
             poll = min(period, coordinator.poll_seconds)
+            if failed is not None:
+                # Half of a renewal, so that a lease of four survives some failures.
+                poll = max(poll, pause_seconds(failures, failed, period / 2))
             pause = max(next_beat - time.monotonic(), poll)
             if self._wake.wait(pause if self._run_id is None else min(pause, poll)):
                 # A run has begun. One that is over sooner asks nothing, which saves a third of the requests of a job.

@@ -49,6 +49,7 @@ from warpwatch.worker.coordinator import (
     ServerDownError,
     ServerError,
     UnusableKeyError,
+    pause_seconds,
     wait_out,
 )
 from warpwatch.worker.undelivered import StoredEnding, UndeliveredEndings
@@ -57,13 +58,12 @@ CLAIM_SECONDS = (25.0, 50.0)
 """How long one request waits for a job: at random, so that workers that started together do not ask together. Proxies
 close one that is silent for longer than a minute."""
 _TIMEOUT_SECONDS = 30.0
-_LONGEST_PAUSE_SECONDS = 5.0
 _LOG_CHARACTERS = 200_000
 """Of one request, whose body a server reads up to a megabyte of."""
 _MESSAGE_CHARACTERS = 100_000
-_MOST_FAULTS = 30
-"""Answers 500 to one request, a second apart, until it counts as one that the server cannot answer. A server that stops
-gives one to what waits there, so the first says nothing about the request."""
+_MOST_FAULTS = 6
+"""Answers 500 to one request, within about half a minute, until it counts as one that the server cannot answer. A
+server that stops gives one to what waits there, so the first says nothing about the request."""
 _LIMITS = httpx.Limits(keepalive_expiry=4.0)
 """A server closes a connection that was idle for five seconds."""
 _log = logging.getLogger(__name__)
@@ -133,16 +133,17 @@ class HttpCoordinator:
 
     async def _claim(self, client: httpx.AsyncClient) -> ClaimedJob | None:
         """The next job; None when none came in time. Outages, however long, are waited out."""
-        pause = 0.1
+        failures = 0
         while True:
             question = {"after_run_id": self._last_run_id, "wait_seconds": random.uniform(*CLAIM_SECONDS)}
             try:
                 response = await client.post(f"{self._worker_id}/claim", json=question)
                 return _as_job(_checked(response)["job"])
             except (ServerDownError, httpx.TransportError) as error:
+                failures += 1
+                pause = pause_seconds(failures, error)
                 _log.warning("cannot ask for a job (%s); trying again in %.1f s", error, pause)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def list_waiting(self, limit: int) -> list[JobRequest]:
         answer = self._call("GET", f"{self._worker_id}/waiting")
@@ -295,16 +296,18 @@ class HttpCoordinator:
 def _checked(response: httpx.Response) -> Any:
     """The JSON of a response, None for a 204.
 
-    Raises UnusableKeyError for a 401, LostRunError for a 409, ServerFaultError for a 500, ServerDownError for other
-    statuses above 500, otherwise RefusedRequestError.
+    Raises UnusableKeyError for a 401, LostRunError for a 409, ServerFaultError for a 500, ServerDownError for a 429 and
+    other statuses above 500, otherwise RefusedRequestError.
     """
     if response.status_code == 204:
         return None
     if response.is_success:
         return response.json()
-    if response.status_code >= 500:
+    if response.status_code >= 500 or response.status_code == 429:
         kind = ServerFaultError if response.status_code == 500 else ServerDownError
-        raise kind(f"the server answers {response.status_code}")
+        # A date, which nothing of ours sends, counts as no time at all.
+        asked = response.headers.get("Retry-After", "")
+        raise kind(f"the server answers {response.status_code}", float(asked) if asked.isdecimal() else 0.0)
     try:
         problem = response.json()
         details = [problem["detail"], *(f"{row['field']} {row['message']}" for row in problem.get("errors", []))]

@@ -26,6 +26,7 @@ from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.toolchains import (
     FILE_NAME,
     OF_COMMIT,
+    OWN_INTERPRETER,
     Toolchain,
     ToolchainError,
     find_toolchain,
@@ -40,9 +41,9 @@ EDGE = "edge"
 class JobPlan:
     """One job, and all that is known of it before a child starts.
 
-    checkouts: its commits side by side, that of the request last: alone, or after the base of a comparison. sources: of
-    the operator there. traces: a folder of the caller, for traces. earlier: what an interrupted run found, which is not
-    measured again.
+    checkouts: its commits side by side, that of the request last: alone, after the base of a comparison, or base and
+    head under the old toolchain and then both under the new one. sources: of the operator there. traces: a folder of
+    the caller, for traces. earlier: what an interrupted run found, which is not measured again.
     """
 
     request: JobRequest
@@ -63,10 +64,8 @@ def plan_job(
     reporter: Reporter,
     traces: Path,
     earlier: PartialOutcome | None = None,
-    *,
-    is_crossed: bool = False,
 ) -> JobPlan:
-    """Brings the commits of a job to this machine and checks them out; is_crossed: each under both toolchains.
+    """Brings the commits of a job to this machine and checks them out.
 
     Raises ProjectError where a commit asks for something that this service does not support, CannotRunError where a
     commit, its definitions or a toolchain cannot be had.
@@ -78,10 +77,11 @@ def plan_job(
         shas, names = [request.base_sha, request.sha], [*(request.spec.toolchains or ())]
     try:
         found = _find_toolchains(request, names, tools, reporter)
-        toolchains = [toolchain for toolchain in found for _ in range(2 if is_crossed else 1)]
+        each = 2 if request.is_crossed else 1
+        toolchains = [toolchain for toolchain in found for _ in range(each)]
         if request.patch is not None:
             bring_patch(home, request.url, request.patch, request.sha)
-        shas *= 2 if is_crossed else 1
+        shas *= each
         checkouts = tools.checkouts(request.url, shas, reporter, request.definitions, toolchains)
         return JobPlan(request, tuple(checkouts), checkouts[-1].sources_of(request.operator), traces, earlier)
     except ToolchainError as error:
@@ -96,12 +96,13 @@ def plan_job(
 
 def _find_toolchains(request: JobRequest, names: Sequence[str], tools: Tools, reporter: Reporter) -> list[Toolchain]:
     """The toolchains with these names. Where a name asks for an environment, the first toolchain that gives it: that of
-    the commit itself, or one of worker.toml."""
+    a commit itself, or one of worker.toml."""
     home = tools.host.home
     keys = [named_environment(name) for name in names]
     wanted = set(keys) - {None}
     by_key: dict[str, Toolchain] = {}
-    for toolchain in [OF_COMMIT, *read_toolchains(home).values()] if wanted else ():
+    own = _own_toolchains(request, tools, reporter) if wanted else []
+    for toolchain in [*own, *read_toolchains(home).values()] if wanted else ():
         (checkout,) = tools.checkouts(request.url, [request.sha], reporter, request.definitions, [toolchain])
         try:
             environment = checkout.environment_of(checkout.sources_of(request.operator), reporter)
@@ -118,6 +119,22 @@ def _find_toolchains(request: JobRequest, names: Sequence[str], tools: Tools, re
             f"with its interpreter or its variables into {home / FILE_NAME}"
         )
     return [find_toolchain(home, name) if key is None else by_key[key] for name, key in zip(names, keys, strict=True)]
+
+
+def _own_toolchains(request: JobRequest, tools: Tools, reporter: Reporter) -> list[Toolchain]:
+    """What the commit of a job is run with by itself. Where each of two commits runs with what the other one asks for,
+    the interpreters of both are named."""
+    if not request.is_crossed or request.base_sha is None:
+        return [OF_COMMIT]
+    shas = [request.sha, request.base_sha]
+    checkouts = tools.checkouts(request.url, shas, reporter, request.definitions, [OF_COMMIT, OF_COMMIT])
+    interpreters = [checkout.project.interpreter for checkout in checkouts]
+    if interpreters[0] == interpreters[1]:
+        return [OF_COMMIT]
+    return [
+        Toolchain(f"of-{sha[:12]}", OWN_INTERPRETER if interpreter is None else interpreter)
+        for sha, interpreter in zip(shas, interpreters, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Protocol
 from warpwatch.contract.claims import RunProgress
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.words import Reason
-from warpwatch.worker.coordinator import Coordinator, LostRunError, ServerError
+from warpwatch.worker.coordinator import Coordinator, LostRunError, ServerError, pause_seconds
 
 LOG_LIMIT = 2**20
 """Bytes of log that one run may store; a kernel that prints in a loop must not fill the database."""
@@ -111,7 +111,6 @@ class BoundedReporter:
             raise Stopped(reason)
 
 
-_DOWN_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -151,14 +150,17 @@ class LogWriter:
         return _join(self._lines)
 
     def _write_on(self) -> None:
+        failures = 0
         while not self._ended.wait(self._coordinator.log_seconds):
             try:
                 self._write()
+                failures = 0
             except LostRunError:
                 return
             except ServerError as error:
                 _log.warning("the log of run %d cannot be written yet: %s", self._run_id, error)
-                self._ended.wait(_DOWN_SECONDS)
+                failures += 1
+                self._ended.wait(pause_seconds(failures, error))
 
     def _write(self) -> None:
         with self._writing:

@@ -36,10 +36,14 @@ class ToolchainError(ValueError):
     """worker.toml cannot be used, or lacks a toolchain; the message says what to write."""
 
 
+OWN_INTERPRETER = ""
+"""The worker's own interpreter, whatever a commit asks for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """The tools that build and run a commit. interpreter: None means the interpreter of the commit. variables:
-    environment variables of children, such as CXX, CXXFLAGS and NVCCFLAGS of native builds."""
+    """The tools that build and run a commit. interpreter: a path, or OWN_INTERPRETER; None means that of the commit.
+    variables: environment variables of children, such as CXX, CXXFLAGS and NVCCFLAGS of native builds."""
 
     name: str
     interpreter: str | None = None

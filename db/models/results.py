@@ -210,6 +210,8 @@ class TradeRecord(Base):
             name="uq_trades_place",
             postgresql_nulls_not_distinct=True,
         ),
+        Index("ix_trades_costs", "operator_id", postgresql_where="is_worse AND is_exact AND accepted_by IS NULL"),
+        Index("ix_trades_gains", "operator_id", "device_id", "kind", "variant_id", postgresql_where="NOT is_worse"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))

@@ -49,6 +49,9 @@ class ComparisonRecord(Base):
     controls: Mapped[dict[str, Any] | None]
     """`again` and `waited`: each round's ratio of the base to itself, and of the base with a wait to itself; null where
     there were none."""
+    cells: Mapped[dict[str, Any] | None]
+    """Of rounds that measured both commits under both toolchains, those of each cell, as in contract.rounds.CellRounds;
+    base_ns and head_ns are means over both toolchains then."""
     is_struck_out: Mapped[bool] = mapped_column(server_default="false")
 
 
@@ -230,8 +233,8 @@ class JobSourcesRecord(Base):
 
 
 class EnvironmentChangeRecord(Base):
-    """The first bench of an operator on a device in a new environment. commit_id: the newest commit that was measured
-    in the old one, which is measured again in the new one."""
+    """The first bench of an operator on a device in a new environment, or on another card in the same one. commit_id:
+    the newest commit that was measured in the old one, which is measured again in the new one."""
 
     __tablename__ = "environment_changes"
     __table_args__ = (
@@ -240,7 +243,10 @@ class EnvironmentChangeRecord(Base):
             "device_id",
             "base_environment_id",
             "head_environment_id",
+            "base_card_id",
+            "head_card_id",
             name="uq_environment_changes_place",
+            postgresql_nulls_not_distinct=True,
         ),
         Index(None, "device_id"),
         Index(None, "commit_id", "operator_id"),
@@ -253,14 +259,22 @@ class EnvironmentChangeRecord(Base):
     commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
     base_environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
     head_environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
+    base_card_id: Mapped[int | None] = mapped_column(ForeignKey("cards.id", ondelete="CASCADE"), index=True)
+    head_card_id: Mapped[int | None] = mapped_column(ForeignKey("cards.id", ondelete="CASCADE"), index=True)
+    """Both cards, where they alone differ; else None."""
+    head_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"), index=True)
+    """The first commit that was measured in the new environment."""
+    is_by_commit: Mapped[bool] = mapped_column(server_default="false")
+    """Whether that commit asks for the new environment by its warpwatch.toml, so that the one before is never measured
+    in it."""
     compare_job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"), index=True)
     """The comparison of both environments, where something moved and the old one may still exist."""
     created_at: Mapped[datetime] = created()
 
 
 class EnvironmentStepRecord(Base):
-    """By how much a series stepped when its environment changed: the time of one commit in the new environment over
-    that in the old one."""
+    """By how much a series stepped when its environment changed: the time in the new environment over that in the old
+    one, by what the cause names. code, toolchain: what either did, where both commits were measured in both."""
 
     __tablename__ = "environment_steps"
     __table_args__ = (one_of("cause", StepCause), Index(None, "series_id"))
@@ -272,6 +286,12 @@ class EnvironmentStepRecord(Base):
     high: Mapped[float]
     is_decided: Mapped[bool]
     """Whether paired rounds in both environments decided it; else runs of their own suggest it."""
+    code_ratio: Mapped[float | None]
+    code_low: Mapped[float | None]
+    code_high: Mapped[float | None]
+    toolchain_ratio: Mapped[float | None]
+    toolchain_low: Mapped[float | None]
+    toolchain_high: Mapped[float | None]
 
 
 class CardOffsetRecord(Base):

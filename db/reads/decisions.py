@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
 
+from warpwatch.db.environment_changes import EnvironmentStep, list_job_steps
 from warpwatch.db.reads.query import fetch, fetch_one
 
 
@@ -39,10 +40,11 @@ class DecidedRegression:
 
 @dataclass(frozen=True, slots=True)
 class JobDecision:
-    """regression: None where a person or CI asked for the job."""
+    """regression: None where a person or CI asked for the job. steps: what it decided where the environment changed."""
 
     regression: DecidedRegression | None
     compared: list[ComparedSeries] = field(default_factory=list)
+    steps: list[EnvironmentStep] = field(default_factory=list)
 
 
 _COMPARED = """
@@ -56,7 +58,8 @@ ORDER BY series.case_id, series.variant_id, comparisons.id
 
 
 def read_decision(session: Session, job_id: int) -> JobDecision:
-    """The series that a job compared in its newest run, and the regression that the job was a trial of."""
+    """The series that a job compared in its newest run, and what the job was a trial of."""
     sql = "SELECT regression_id, purpose, answer, ratio, low, high FROM trials WHERE job_id = :job_id"
     regression = fetch_one(session, DecidedRegression, sql, job_id=job_id)
-    return JobDecision(regression, fetch(session, ComparedSeries, _COMPARED, job_id=job_id))
+    compared = fetch(session, ComparedSeries, _COMPARED, job_id=job_id)
+    return JobDecision(regression, compared, list_job_steps(session, job_id))

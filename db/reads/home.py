@@ -39,9 +39,9 @@ class HomeRow:
 
     newest_sha, newest_subject, newest_at: its newest commit. open: confirmed changes for the worse that are neither
     fixed nor closed. suspected: changes, either way, that no trial has decided. failing: variants on cases and devices
-    that are wrong or fail at the newest commit where their operator was checked. costs: what commits made worse beside
-    the time and nobody gave back or accepted, without what is only suspected. queue_end: when its last job will have
-    ended, as far as earlier jobs tell. verdicts: of the last 90 days, oldest first.
+    that are wrong or fail at the newest commit where their operator was checked; None where none was checked. costs:
+    what commits made worse beside the time and nobody gave back or accepted, without what is only suspected. queue_end:
+    when its last job will have ended, as far as earlier jobs tell. verdicts: of the last 90 days, oldest first.
     """
 
     id: int
@@ -53,7 +53,7 @@ class HomeRow:
     newest_at: datetime | None
     open: int
     suspected: int
-    failing: int
+    failing: int | None
     queued: int
     running: int
     costs: int = 0
@@ -62,7 +62,7 @@ class HomeRow:
 
     @property
     def needs_attention(self) -> bool:
-        return self.open > 0 or self.failing > 0
+        return self.open > 0 or bool(self.failing)
 
 
 _WATCHED = "watched.branch_id", "CAST(NULL AS bigint)", "CAST(NULL AS bigint)"
@@ -120,7 +120,7 @@ _ROWS = f"""
 SELECT watched.id, watched.name, watched.branch, watched.is_example,
        newest.sha AS newest_sha, newest.subject AS newest_subject, newest.authored_at AS newest_at,
        coalesce(changes.open, 0) AS open, coalesce(changes.suspected, 0) AS suspected,
-       coalesce(failures.failing, 0) AS failing, coalesce(work.queued, 0) AS queued,
+       failures.failing, coalesce(work.queued, 0) AS queued,
        coalesce(work.running, 0) AS running
 FROM watched
 LEFT JOIN LATERAL (

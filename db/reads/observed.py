@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.rounds import CellRounds
 from warpwatch.contract.words import Reason
 from warpwatch.db.muted import IS_MUTED
 from warpwatch.db.reads.query import IS_JUDGED, fetch
@@ -96,7 +97,7 @@ class CheckRow:
 @dataclass(frozen=True, slots=True)
 class RoundsRow:
     """Rounds of a compare job in one series, a metric of a variant on a case; base_ns[i] and head_ns[i] were measured
-    beside each other."""
+    beside each other. cells: of a job that measured two commits under two toolchains."""
 
     series_id: int
     status: str
@@ -110,6 +111,7 @@ class RoundsRow:
     variant: str = ""
     case: str = ""
     protocol: str = ""
+    cells: CellRounds | None = None
 
 
 def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
@@ -267,11 +269,13 @@ def list_trial_rounds(session: Session, regression_id: int) -> dict[int, dict[in
 
 _ROUNDS = """
 series_id, comparisons.status, comparisons.message, comparisons.reason, base_ns, head_ns, series.metric,
-series.variant_id, series.case_id, variants.name AS variant, cases.key AS case, series.protocol
+series.variant_id, series.case_id, variants.name AS variant, cases.key AS case, series.protocol, comparisons.cells
 FROM comparisons JOIN series ON series.id = series_id JOIN variants ON variants.id = series.variant_id
 JOIN cases ON cases.id = series.case_id
 """
 
 
 def _rounds_row(series_id: int, status: str, message: str, reason: str | None, *values: Any) -> RoundsRow:
-    return RoundsRow(series_id, status, message, None if reason is None else Reason(reason), *values)
+    known = None if reason is None else Reason(reason)
+    cells = None if values[-1] is None else CellRounds(**values[-1])
+    return RoundsRow(series_id, status, message, known, *(*values[:-1], cells))

@@ -3,10 +3,11 @@ on other rows, the memory and energy of a call, the code of its libraries, and w
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.report_facts import Trade
@@ -304,27 +305,6 @@ def list_trades_at(session: Session, repository_id: int, shas: Collection[str]) 
     return fetch(session, _trade, sql, repository_id=repository_id, shas=list(shas))
 
 
-def list_watched_trades(session: Session, repository_ids: Collection[int]) -> dict[int, list[Trade]]:
-    """What was found of the newest commits of each repository's watched branch, at most MOST_TRADES, in order of
-    history."""
-    sql = f"""
-    SELECT wanted.id AS repository_id, newest.* FROM unnest(CAST(:ids AS bigint[])) AS wanted(id)
-    LEFT JOIN branches AS watched ON watched.repository_id = wanted.id AND watched.is_watched
-    CROSS JOIN LATERAL (
-        SELECT {_COLUMNS} {_JOINS}
-        WHERE commits.repository_id = wanted.id AND {on_line("commits.id", "watched.id", "NULL", "NULL")}
-        ORDER BY commits.ordinal DESC, trades.id DESC LIMIT {MOST_TRADES}
-    ) AS newest
-    """
-    trades: dict[int, list[Trade]] = {number: [] for number in repository_ids}
-
-    def add(repository_id: int, **columns: Any) -> None:
-        trades[repository_id].append(_trade(**columns))
-
-    fetch(session, add, sql, ids=list(repository_ids))
-    return {number: newest[::-1] for number, newest in trades.items()}
-
-
 def list_trades_of_line(session: Session, repository_id: int, line: HistoryLine) -> list[Trade]:
     """What was found of the newest commits of a line, at most MOST_TRADES, in order of history."""
     sql = f"""
@@ -336,6 +316,58 @@ def list_trades_of_line(session: Session, repository_id: int, line: HistoryLine)
     ORDER BY commits.ordinal, trades.id
     """
     return fetch(session, _trade, sql, repository_id=repository_id, **line.parameters)
+
+
+def _distance(trade: str) -> str:
+    """SQL: how far the values of a trade are apart, by their logarithms; of moved work, how far the step moved."""
+    return f"""
+    CASE WHEN {trade}.kind = 'moved' THEN abs(ln(coalesce(nullif({trade}.change, 0), 1)))
+         WHEN {trade}.before IS NULL OR {trade}.after IS NULL THEN 0
+         ELSE abs(ln(greatest({trade}.after, 1e-300)) - ln(greatest({trade}.before, 1e-300))) END
+    """
+
+
+def _open_costs(*line: str) -> str:
+    """SQL that joins `cost`: the open costs of `wanted.id` on a line that are no suspicion. Nothing after a cost on its
+    line gave it back: what is left of it is more than counts as a cost."""
+    return f"""
+    JOIN operators ON operators.repository_id = wanted.id AND (CAST(:operator AS text) IS NULL
+         OR operators.name = :operator)
+    JOIN trades AS cost ON cost.operator_id = operators.id AND cost.is_worse AND cost.is_exact
+         AND cost.accepted_by IS NULL AND cost.kind <> '{TradeKind.ENERGY}'
+    JOIN commits ON commits.id = cost.commit_id AND {on_line("cost.commit_id", *line)}
+    WHERE NOT EXISTS (
+        SELECT FROM trades AS gain JOIN commits AS later ON later.id = gain.commit_id
+        WHERE gain.operator_id = cost.operator_id AND gain.device_id = cost.device_id AND gain.kind = cost.kind
+          AND gain.variant_id IS NOT DISTINCT FROM cost.variant_id AND NOT gain.is_worse
+          AND (later.ordinal, gain.id) > (commits.ordinal, cost.id) AND {on_line("gain.commit_id", *line)}
+          AND (gain.kind IN ('{TradeKind.DETERMINISM}', '{TradeKind.BATCH}')
+               OR {_distance("cost")} - {_distance("gain")}
+                  <= CASE gain.kind WHEN '{TradeKind.ACCURACY}' THEN :least_error ELSE :least END))
+    """
+
+
+_WATCHED_COSTS = f"""
+SELECT wanted.id, count(*) AS costs FROM unnest(CAST(:ids AS bigint[])) AS wanted(id)
+LEFT JOIN branches AS watched ON watched.repository_id = wanted.id AND watched.is_watched
+{_open_costs("watched.id", "CAST(NULL AS bigint)", "CAST(NULL AS bigint)")} GROUP BY wanted.id
+"""
+_LINE_COSTS = f"SELECT count(*) FROM (SELECT CAST(:repository_id AS bigint) AS id) AS wanted {_open_costs()}"
+
+
+def count_watched_costs(session: Session, ids: Collection[int], least: Mapping[str, float]) -> dict[int, int]:
+    """How many costs are open on the watched branch of each repository, without suspicions. least: see
+    server.verdicts.trades."""
+    values = {"ids": list(ids), "operator": None, **least}
+    return {row.id: row.costs for row in session.execute(text(_WATCHED_COSTS), values)}
+
+
+def count_costs(
+    session: Session, repository_id: int, line: HistoryLine, least: Mapping[str, float], operator: str | None = None
+) -> int:
+    """How many costs are open on a line, without suspicions; of one operator, where it is named."""
+    values = {"repository_id": repository_id, "operator": operator, **least, **line.parameters}
+    return int(session.scalar(text(_LINE_COSTS), values) or 0)
 
 
 _NEXT = f"""

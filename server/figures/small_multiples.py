@@ -126,12 +126,17 @@ def _levels(series: Sequence[RecentPoint]) -> list[float]:
 def _svg(
     row: CaseSeries, points: Sequence[RecentPoint], changes: Sequence[tuple[CaseChange, Statement]], scale: _Scale
 ) -> str:
-    path, before = "", None
-    for point, level in zip(points, _levels(points), strict=True):
-        # Levels of two environments or cards are never joined.
-        here = point.environment_id, point.card_id
-        path += f"{'L' if here == before else 'M'}{scale.x(point.commit_id):.0f} {scale.y(level):.1f}"
-        before = here
+    # Levels of two environments or cards are never joined.
+    levels = zip(points, _levels(points), strict=True)
+    pieces = [list(piece) for _, piece in groupby(levels, key=lambda item: (item[0].environment_id, item[0].card_id))]
+    lines = [[f"{scale.x(point.commit_id):.0f} {scale.y(level):.1f}" for point, level in piece] for piece in pieces]
+    path = "".join(f"M{'L'.join(places)}" for places in lines)
+    # A line through one place would draw nothing.
+    dots = "".join(
+        f'<circle cx="{scale.x(piece[0][0].commit_id):.0f}" cy="{scale.y(piece[0][1]):.1f}" r="1.5"/>'
+        for piece in pieces
+        if len(piece) == 1
+    )
     marks = {item.head_id: about for item, about in reversed(changes) if item.head_id in scale.places}
     bands = "".join(_band(scale.x(id_), max(scale.step, 4.0), about) for id_, about in marks.items())
     moved = change(points[-1].median_ns / points[0].median_ns)
@@ -141,7 +146,7 @@ def _svg(
         f'{bands}<path class="grid" d="M{SCALE:.0f} {scale.y(0.0):.1f}H{WIDTH:.0f}"/>'
         f'<text x="{SCALE - 4:.0f}" y="10" text-anchor="end">{_percent(scale.high)}</text>'
         f'<text x="{SCALE - 4:.0f}" y="{HEIGHT - 3:.0f}" text-anchor="end">{_percent(scale.low)}</text>'
-        f'<path d="{path}"/></svg>'
+        f'<path d="{path}"/>{dots}</svg>'
     )
 
 

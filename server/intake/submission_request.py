@@ -91,8 +91,9 @@ class SubmissionRequest(BaseModel):
     toolchains: list[Annotated[str, Field(pattern=f"^{TOOLCHAIN_NAME.pattern}$")]] = Field(
         default=[],
         max_length=2,
-        description="Kind compare only: toolchains of the workers' worker.toml that the base and the commit are built "
-        "and run with, such as two releases of Triton. Without a base, the commit is compared with itself.",
+        description="Kind compare only: toolchains of the workers' worker.toml, the older one first, such as two "
+        "releases of Triton. Base and commit are each measured under both; without a base, the commit is compared with "
+        "itself.",
     )
 
     require_detectable: float | None = Field(

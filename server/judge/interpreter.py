@@ -108,7 +108,7 @@ class Judge(Background):
                 close_changes(self._database, mirrors, job.operator_id, job.device_id, imported_at)
                 record_trades(self._database, job.commit_id, job.operator_id, job.device_id)
                 if imported_at is None and job.state == JobState.DONE:
-                    follow_environment(self._database, job)
+                    follow_environment(self._database, mirrors.of(origin), job)
             except EngineError:
                 raise
             except Exception:  # noqa: BLE001

@@ -102,7 +102,8 @@ def statement_words(statement: Statement) -> str:
     """A statement in words: "+41.0 % slower", "launch +8.0 % suspected", "kernel +5.1 % shift", "same code", "not told
     apart". A change of one of two signals names the signal."""
     if statement.cause not in (None, StepCause.CODE, StepCause.NOISE, StepCause.UNKNOWN):
-        return f"{statement_words(replace(statement, cause=None))}, {statement.cause}"
+        cause = "code and toolchain" if statement.cause == StepCause.BOTH else statement.cause
+        return f"{statement_words(replace(statement, cause=None))}, {cause}"
     kind, ratio = statement.kind, change(statement.ratio)
     is_broken = statement.direction in (StatementDirection.BROKEN, StatementDirection.FIXED)
     if statement.signal is not None and kind in _CHANGES and not is_broken:

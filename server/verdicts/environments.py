@@ -1,7 +1,8 @@
-"""Cause of a step where the environment of a device changed, by readings of one commit in both environments.
+"""Cause of a step where the environment of a device changed, or its card, by readings of one commit on both sides.
 
 Code is ruled out: the commit is the same. Readings of separate runs suggest a step; paired rounds in both environments
-decide it, where a toolchain of a worker still gives the old one.
+decide it, where a toolchain of a worker still gives the old one. They measure the last commit before the change and the
+first one after it in both, so that they tell what the code and what the toolchain did.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from math import exp, sqrt
 from statistics import median
 from typing import Any
 
-from warpwatch.contract.words import StepCause, Verdict
-from warpwatch.db.environment_changes import EnvironmentReading
+from warpwatch.contract.words import ChangeOrigin, StepCause, Verdict
+from warpwatch.db.environment_changes import EnvironmentReading, StepEffect
 from warpwatch.db.reads.observed import RoundsRow
-from warpwatch.server.verdicts.attribution import judge_toolchains
+from warpwatch.server.verdicts.attribution import OriginEffect, attribute, judge_toolchains
 from warpwatch.server.verdicts.noise import Reading, detectable, learn
 from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.thresholds import kind_of_time
@@ -31,10 +32,14 @@ MOST_PAIRS = 8
 _SURE = 1.96
 
 
+ROUNDS = 24
+"""Of four cells. Of 400 planted changes of 3 to 45 % these decide 386, all of them rightly; 12 rounds decide 338."""
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
     """The step of a cell in its series in the new environment. Both environments have one series, unless the method
-    changed. ratio: new over old, with its 95 % interval."""
+    changed. ratio: new over old, with its 95 % interval. code, toolchain: what either did, where both are known."""
 
     series_id: int
     variant: str
@@ -44,28 +49,33 @@ class MeasuredStep:
     low: float
     high: float
     is_decided: bool = False
+    code: StepEffect | None = None
+    toolchain: StepEffect | None = None
 
     def columns(self) -> dict[str, Any]:
         names = ("series_id", "cause", "ratio", "low", "high", "is_decided")
-        return {name: getattr(self, name) for name in names}
+        parts = {"code": self.code, "toolchain": self.toolchain}
+        return {name: getattr(self, name) for name in names} | {
+            f"{part}_{name}": None if effect is None else getattr(effect, name)
+            for part, effect in parts.items()
+            for name in ("ratio", "low", "high")
+        }
 
 
 def name_steps(
     readings: Iterable[EnvironmentReading],
-    base_environment_id: int,
     earlier: Mapping[int, Sequence[EnvironmentReading]],
     changed: Collection[str],
     device_kind: str,
 ) -> list[MeasuredStep]:
     """The step of every cell that was read on both sides.
 
-    readings: of one commit in both environments. earlier: readings in the old environment, by series, in order of
-    history. changed: names of the facts in which the environments differ.
+    readings: of one commit on both sides; of two, where the code changed as well. earlier: readings in the old
+    environment, by series, in order of history. changed: names of the facts in which the environments differ.
     """
     cells: dict[tuple[str, str, str], tuple[list[EnvironmentReading], list[EnvironmentReading]]] = {}
     for row in readings:
-        sides = cells.setdefault((row.variant, row.case, row.metric), ([], []))
-        sides[row.environment_id != base_environment_id].append(row)
+        cells.setdefault((row.variant, row.case, row.metric), ([], []))[row.is_head].append(row)
     return [
         _name_step(base, head, earlier.get(base[-1].series_id, []), changed, device_kind)
         for base, head in cells.values()
@@ -87,7 +97,9 @@ def _name_step(
     reach = exp(_SURE * noise.spread * sqrt(1 / len(base) + 1 / len(head)))
     cause = StepCause.NOISE
     if severity(ratio) > 1 + detectable(noise, time_kind, level):
-        cause = _cause_of(changed, {row.card_id for row in base}, {row.card_id for row in head})
+        is_same_code = {row.commit_id for row in base} == {row.commit_id for row in head}
+        cards = [{row.card_id for row in side} for side in (base, head)]
+        cause = _cause_of(changed, cards[0], cards[1]) if is_same_code else StepCause.UNKNOWN
     return MeasuredStep(head[-1].series_id, head[-1].variant, head[-1].case, cause, ratio, ratio / reach, ratio * reach)
 
 
@@ -95,7 +107,7 @@ def _cause_of(changed: Collection[str], base_cards: set[int | None], head_cards:
     """What alone differs between both sides; unknown where several things do."""
     known = None not in base_cards | head_cards
     if known and not base_cards & head_cards:
-        return StepCause.UNKNOWN
+        return StepCause.UNKNOWN if changed else StepCause.CARD
     if PROTOCOL not in changed:
         return StepCause.TOOLCHAIN
     return StepCause.METHOD if set(changed) == {PROTOCOL} else StepCause.UNKNOWN
@@ -113,16 +125,43 @@ def choose_pairs(steps: Iterable[MeasuredStep], changed: Collection[str]) -> lis
 def decide_steps(rounds: Iterable[RoundsRow], device_kind: str) -> list[MeasuredStep]:
     """What paired rounds in both environments decided, for each series that they measured well."""
     steps = []
-    causes = {Verdict.CONFIRMED: StepCause.TOOLCHAIN, Verdict.DISMISSED: StepCause.NOISE}
     for row in rounds:
         if row.status != "ok" or row.reason is not None:
             continue
-        effect = judge_toolchains(row.base_ns, row.head_ns, kind_of_time(device_kind, row.metric, row.protocol))
-        if effect.ratio is not None and effect.low is not None and effect.high is not None:
-            cause = causes.get(effect.verdict, StepCause.UNKNOWN)
-            measured = effect.ratio, effect.low, effect.high
-            steps.append(MeasuredStep(row.series_id, row.variant, row.case, cause, *measured, is_decided=True))
+        time_kind = kind_of_time(device_kind, row.metric, row.protocol)
+        if row.cells is not None:
+            result = attribute(row.cells, time_kind)
+            cause, effect = _OF_ORIGIN[result.origin], result.total
+            code, toolchain = _effect(result.code), _effect(result.toolchain)
+        else:
+            effect = judge_toolchains(row.base_ns, row.head_ns, time_kind)
+            cause, code, toolchain = _OF_VERDICT.get(effect.verdict, StepCause.UNKNOWN), None, None
+        named = _effect(effect)
+        if cause == StepCause.CODE:
+            named = code
+        elif cause == StepCause.TOOLCHAIN and toolchain is not None:
+            named = toolchain
+        if named is not None:
+            ends = named.ratio, named.low, named.high
+            step = MeasuredStep(row.series_id, row.variant, row.case, cause, *ends, True, code, toolchain)
+            steps.append(step)
     return steps
+
+
+_OF_VERDICT = {Verdict.CONFIRMED: StepCause.TOOLCHAIN, Verdict.DISMISSED: StepCause.NOISE}
+_OF_ORIGIN = {
+    ChangeOrigin.CODE: StepCause.CODE,
+    ChangeOrigin.TOOLCHAIN: StepCause.TOOLCHAIN,
+    ChangeOrigin.BOTH: StepCause.BOTH,
+    ChangeOrigin.NEITHER: StepCause.NOISE,
+    ChangeOrigin.UNKNOWN: StepCause.UNKNOWN,
+}
+
+
+def _effect(effect: OriginEffect) -> StepEffect | None:
+    if effect.ratio is None or effect.low is None or effect.high is None:
+        return None
+    return StepEffect(effect.ratio, effect.low, effect.high)
 
 
 def _noted(row: EnvironmentReading) -> Reading:

@@ -262,7 +262,7 @@ def state_step(step: EnvironmentStep) -> Statement:
         commit_sha=step.commit_sha,
         cause=step.cause,
     )
-    if not step.is_decided or step.cause != StepCause.TOOLCHAIN:
+    if not step.is_decided or step.cause not in (StepCause.CODE, StepCause.TOOLCHAIN, StepCause.BOTH):
         return about
     direction = StatementDirection.SLOWER if step.ratio > 1 else StatementDirection.FASTER
     return replace(about, kind=StatementKind.CONFIRMED, direction=direction)

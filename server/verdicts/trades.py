@@ -41,6 +41,9 @@ LONGER, LEAST_SECONDS, FEWEST_WAITS = 1.25, 0.1, 3
 """A waiting time is suspected from this ratio and by so many seconds on, after so many readings before."""
 DETECTABLE = 2.0
 """And from so many times the change on that history would suspect of a time with the same noise."""
+LEFT = {"least": log(MORE_MEMORY), "least_error": log(WORSE)}
+"""What may be left of an exact cost that a later gain gave back, of its logarithm; of an error the second one. Lists of
+costs follow it here, and counts in db.reads.trades."""
 _KEY = ("kind", "operator", "variant", "device_key", "is_worse")
 
 
@@ -74,11 +77,6 @@ def open_costs(trades: Iterable[Trade]) -> list[Trade]:
             costs[key] = [cost for cost in costs[key] if not _gives_back(trade, cost)]
     rest = [cost for group in costs.values() for cost in group if cost.accepted_by is None]
     return sorted((cost for cost in rest if cost.kind != TradeKind.ENERGY), key=lambda cost: -(cost.id or 0))
-
-
-def count_costs(trades: Iterable[Trade], operator: str | None = None) -> int:
-    """How many costs are open that are no suspicion; of one operator, where it is named."""
-    return sum(cost.is_exact and operator in (None, cost.operator) for cost in open_costs(trades))
 
 
 def _all_trades(facts: TradeFacts) -> Iterator[Trade]:
@@ -191,5 +189,5 @@ def _gives_back(gain: Trade, cost: Trade) -> bool:
     """Whether a later gain leaves less of a cost than would count as one."""
     if gain.kind in (TradeKind.DETERMINISM, TradeKind.BATCH):
         return True
-    least = WORSE if gain.kind == TradeKind.ACCURACY else MORE_MEMORY if cost.is_exact else LONGER
-    return distance(cost) - distance(gain) <= log(least)
+    name = "least_error" if gain.kind == TradeKind.ACCURACY else "least"
+    return distance(cost) - distance(gain) <= (LEFT[name] if cost.is_exact else log(LONGER))

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from warpwatch.db.reads.badges import BadgeCounts, read_badge_counts
-from warpwatch.db.reads.trades import list_trades_of_line
+from warpwatch.db.reads.trades import count_costs
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Branch, Db, line_or_404, operator_or_404, repository_or_404
 from warpwatch.server.reports.formats import plural
-from warpwatch.server.verdicts.trades import count_costs
+from warpwatch.server.verdicts.trades import LEFT
 
 _HEIGHT, _PADDING, _PER_CHARACTER = 20, 6, 6.6
 GOOD, BAD, WARNING, UNKNOWN = "#1a7f37", "#c0392b", "#9a6700", "#57606a"
@@ -84,7 +84,7 @@ def get_badge(
     row = repository_or_404(session, repository)
     name = operator_or_404(session, row, operator).name if operator else None
     line = line_or_404(session, row, branch)
-    costs = count_costs(list_trades_of_line(session, row.id, line), name)
+    costs = count_costs(session, row.id, line, LEFT, name)
     counts = replace(read_badge_counts(session, row.id, line, name), costs=costs)
     picture = badge((name or row.name)[:_MAX_LABEL], counts)
     tag = f'"{hashlib.sha256(picture.encode()).hexdigest()[:20]}"'

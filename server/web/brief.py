@@ -57,8 +57,9 @@ def brief_home(page: Page[HomeRow]) -> Brief:
             "repository": row.name,
             "branch": row.branch,
             "newest_commit": row.newest_sha,
-            "stands": f"{row.open} open, {row.suspected} suspected, {plural(row.failing, 'failing result')}, "
-            f"{plural(row.costs, 'open cost')}",
+            "stands": f"{row.open} open, {row.suspected} suspected, "
+            + ("nothing checked" if row.failing is None else plural(row.failing, "failing result"))
+            + f", {plural(row.costs, 'open cost')}",
             "queue": f"{plural(row.queued, 'job')} waiting, {row.running} running",
         }
         for row in page.items

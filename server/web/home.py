@@ -10,12 +10,12 @@ from fastapi import APIRouter, Request, Response
 
 from warpwatch.db.reads.home import HomeRow, list_home, read_job_repositories
 from warpwatch.db.reads.query import Page, Session
-from warpwatch.db.reads.trades import list_watched_trades
+from warpwatch.db.reads.trades import count_watched_costs
 from warpwatch.server.figures.home_strip import verdict_strip
 from warpwatch.server.http.brief import briefly, documented_brief
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Before, Config, Db, Limit, settings_of
-from warpwatch.server.verdicts.trades import count_costs
+from warpwatch.server.verdicts.trades import LEFT
 from warpwatch.server.web.brief import brief_home
 from warpwatch.server.web.lanes import read_lanes
 from warpwatch.server.web.moved import lead_to
@@ -63,8 +63,8 @@ def show_home(
 def read_home(session: Session, lease_seconds: float, before: int | None, limit: int) -> Page[HomeRow]:
     """A page of repositories, with the open costs and the estimated end of the work of each."""
     rows = list_home(session, before, limit)
-    trades = list_watched_trades(session, [row.id for row in rows.items])
-    rows = Page([replace(row, costs=count_costs(trades[row.id])) for row in rows.items], rows.next_before)
+    costs = count_watched_costs(session, [row.id for row in rows.items], LEFT)
+    rows = Page([replace(row, costs=costs.get(row.id, 0)) for row in rows.items], rows.next_before)
     if not any(row.queued or row.running for row in rows.items):
         return rows
     repositories = read_job_repositories(session)

@@ -15,7 +15,7 @@ from warpwatch.db.environment_changes import list_recent_steps
 from warpwatch.db.reads.code import list_suites
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.standing import count_standing, list_timeline_ordinals, list_verdict_marks
-from warpwatch.db.reads.trades import list_trades_of_line
+from warpwatch.db.reads.trades import count_costs
 from warpwatch.db.regressions import RegressionFilter, list_regressions
 from warpwatch.db.saved_views import list_saved_views
 from warpwatch.db.trends import read_trends
@@ -26,7 +26,7 @@ from warpwatch.server.figures.overview_rows import operator_summaries, shift_row
 from warpwatch.server.figures.verdict_timeline import verdict_timeline
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.reports.formats import natural, variant_order
-from warpwatch.server.verdicts.trades import count_costs
+from warpwatch.server.verdicts.trades import LEFT
 from warpwatch.server.web.choices import Bench, Text, choose_bench
 from warpwatch.server.web.lanes import progress_of
 from warpwatch.server.web.render import PageScope, Scope, query
@@ -111,7 +111,7 @@ def overview(
         suspected=suspected.items,
         standing=standing,
         steps=[] if watcher else list_recent_steps(session, repository.id, line, MOST_OPEN),
-        costs=0 if watcher else count_costs(list_trades_of_line(session, repository.id, line)),
+        costs=0 if watcher else count_costs(session, repository.id, line, LEFT),
         views=list_saved_views(session, repository.id, limit=MOST_VIEWS),
         **progress_of(page, repository.id),
     )

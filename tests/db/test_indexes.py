@@ -157,11 +157,12 @@ from warpwatch.db.reads.search import search
 from warpwatch.db.reads.standing import count_standing, list_timeline_ordinals, list_verdict_marks
 from warpwatch.db.reads.statements import list_facts
 from warpwatch.db.reads.trades import (
+    count_costs,
+    count_watched_costs,
     list_next_commits,
     list_trades,
     list_trades_at,
     list_trades_of_line,
-    list_watched_trades,
     read_trade_facts,
 )
 from warpwatch.db.reads.work import JobFilter, count_trials, list_jobs
@@ -412,7 +413,9 @@ def read_branches(world: World) -> None:
         list_trades(s, world.commits)
         list_trades_of_line(s, world.repository, ALL_COMMITS)
         list_trades_at(s, world.repository, ["b" * 40])
-        list_watched_trades(s, [world.repository])
+        least = {"least": 0.05, "least_error": 0.7}
+        count_watched_costs(s, [world.repository], least)
+        count_costs(s, world.repository, ALL_COMMITS, least)
         list_paired_rounds(s, world.commits[0], world.commits[1])
         read_decision(s, 1)
         list_open_changes(s, world.operator, world.device)
@@ -469,18 +472,24 @@ def judge_everything(world: World) -> None:
             sources="a",
             shifts=[0.1],
         )
-        environment_changes.note_change(s, job)
+        environment_changes.find_new_environment(s, job)
+        begun = environment_changes.NewEnvironment(
+            world.operator, "kron", world.device, ends[0], "a", environment, environment, None, None, job, "b"
+        )
+        environment_changes.note_change(s, begun, is_by_commit=False)
         environment_changes.list_changes(s, world.operator, world.device, ends[0])
         environment_changes.find_compared(s, submission)
         environment_changes.list_decided(s, number)
-        environment_changes.list_earlier_readings(s, [series], environment)
         environment_changes.list_series_steps(s, series, ALL_COMMITS)
         environment_changes.list_recent_steps(s, world.repository, ALL_COMMITS, 5)
         sides = ends[0], environment, environment
         change = environment_changes.EnvironmentChange(
             1, world.repository, world.operator, "kron", world.device, "cpu", *sides, ("a", "b"), {}, None
         )
-        environment_changes.list_both_readings(s, change)
+        environment_changes.list_border_readings(s, change)
+        environment_changes.list_earlier_readings(s, [series], change)
+        environment_changes.list_regression_steps(s, number)
+        environment_changes.list_job_steps(s, job)
         job_sources.list_common_shifts(s, world.operator, environment, ends)
         job_sources.list_sources(s, series, ends)
         ids = [registry.ensure_card(s, world.device, Card(key)) or 0 for key in ("GPU-a", "GPU-b")]

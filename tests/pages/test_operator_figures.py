@@ -291,6 +291,7 @@ def test_one_height_means_one_change_in_all_pictures() -> None:
         assert ">\N{MINUS SIGN}50\N{THIN SPACE}%<" in picture
     assert re.search(r'd="M40 [\d.]+L211 [\d.]+"', first.svg)
     assert re.search(r'd="M40 [\d.]+M211 [\d.]+"', second.svg), "two environments are not joined"
+    assert [picture.svg.count("<circle") for picture in (first, second)] == [0, 2], "a lone reading is a dot"
 
 
 def test_a_case_shows_its_fastest_right_variant_or_the_chosen_one() -> None:

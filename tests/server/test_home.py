@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,8 +10,11 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from tests.builders import CASES, Lab, make_repository
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Status, TradeKind
 from warpwatch.db import registry
+from warpwatch.db.reads.lines import ALL_COMMITS
+from warpwatch.db.reads.trades import count_costs, count_watched_costs, list_trades_of_line
+from warpwatch.server.verdicts.trades import LEFT, open_costs
 
 V1 = ("v1", CASES[0])
 
@@ -41,7 +45,12 @@ def change(lab: Lab, verdict: str, *, state: str = "new", direction: str = "slow
 
 def test_a_row_counts_what_is_confirmed_suspected_and_failing(client: TestClient, lab: Lab) -> None:
     lab.bench(0, {V1: 10_000.0})
-    assert (row(client)["open"], row(client)["suspected"], row(client)["failing"]) == (0, 0, 0)
+    assert (row(client)["open"], row(client)["suspected"], row(client)["failing"]) == (0, 0, None), (
+        "nothing was checked"
+    )
+    page = client.get("/").text
+    assert "No open regressions.</p>" in page
+    assert '<span class="muted">–</span>' in page
     change(lab, "confirmed")
     change(lab, "suspected", direction="broken")
     lab.check(1, {("v1", CASES[0]): Status.WRONG, ("v2", CASES[0]): Status.OK, ("v3", CASES[0]): Status.CRASHED})
@@ -51,6 +60,45 @@ def test_a_row_counts_what_is_confirmed_suspected_and_failing(client: TestClient
     assert "kernels needs attention." in page
     assert 'aria-label="1 open in kernels"' in page
     assert 'aria-label="1 suspected in kernels"' in page
+
+
+def test_open_costs_are_counted_by_the_rule_that_lists_them(client: TestClient, lab: Lab) -> None:
+    """Made-up trades of six commits: what was given back, accepted or is only suspected does not count."""
+    lab.bench(0, {V1: 10_000.0})
+    chance = random.Random(54)
+    kinds = [kind for kind in TradeKind if kind != TradeKind.MOVED]
+    trades: list[dict[str, Any]] = [
+        {
+            "commit_id": lab.commits[sha],
+            "kind": kind,
+            "is_worse": is_worse,
+            "is_exact": chance.random() < 0.8,
+            "before": 1.0,
+            "after": chance.choice([1.04, 1.1, 1.5, 2.5]) ** (1 if is_worse else -1),
+            "accepted_by": "ann" if chance.random() < 0.1 else None,
+        }
+        for sha in lab.shas
+        for kind in kinds
+        for is_worse in (True, False)
+        if chance.random() < 0.6
+    ]
+    sql = """
+    INSERT INTO trades (commit_id, operator_id, device_id, variant_id, kind, is_worse, is_exact, is_faster, tensor,
+                        metric, before, after, cases, accepted_by)
+    SELECT :commit_id, operators.id, devices.id, variants.id, :kind, :is_worse, :is_exact, false, '', '', :before,
+           :after, 1, :accepted_by
+    FROM operators, devices, variants LIMIT 1
+    """
+    with lab.database.session() as session:
+        session.execute(text(sql), trades)
+        costs = [
+            cost for cost in open_costs(list_trades_of_line(session, lab.repository, ALL_COMMITS)) if cost.is_exact
+        ]
+        assert 5 < len(costs) < sum(trade["is_worse"] for trade in trades) / 2
+        assert count_watched_costs(session, [lab.repository], LEFT) == {lab.repository: len(costs)}
+        assert count_costs(session, lab.repository, ALL_COMMITS, LEFT, "square") == len(costs)
+        assert count_costs(session, lab.repository, ALL_COMMITS, LEFT, "cube") == 0
+    assert row(client)["costs"] == len(costs)
 
 
 def test_what_is_suspected_is_never_called_nothing(client: TestClient, lab: Lab) -> None:

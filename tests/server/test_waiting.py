@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from io import StringIO
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from warpwatch.cli import progress, submit
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.contract.words import Status
 from warpwatch.db import unjudged
+from warpwatch.settings import Settings
 
 V1 = ("v1", CASES[0])
 
@@ -31,6 +33,12 @@ class Service:
         if re.fullmatch(r"/submissions/\d+", path) and self.steps:
             self.steps.pop(0)()
         return self.client.get(f"/api/v1{path}").json()
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """The made-up worker renews no lease, and on a busy machine a test takes longer than the usual one."""
+    return replace(settings, lease_seconds=3600.0)
 
 
 @pytest.fixture
@@ -74,7 +82,7 @@ def test_a_wait_without_a_terminal_says_place_and_expected_end(client: TestClien
         lambda: client.post(f"/jobs/{bench}/cancel"),
         lambda: judge(lab, [check, bench]),
     ]
-    submit._follow(cast("Client", Service(client, steps)), number, 100.0, {})
+    submit._follow(cast("Client", Service(client, steps)), number, 1000.0, {})
     lines = said.getvalue().splitlines()
     pattern = rf"submission {number}: 0 of 2 jobs have ended, 1 job before it in line, expected end \d\d:\d\d"
     assert any(re.fullmatch(pattern, line) for line in lines), lines

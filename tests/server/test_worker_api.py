@@ -44,7 +44,14 @@ from warpwatch.db.traces import iter_trace
 from warpwatch.db.worker_keys import add_chunk, add_key, revoke_key
 from warpwatch.server.threads.live import Hub
 from warpwatch.settings import Settings
-from warpwatch.worker.coordinator import LostRunError, UnusableKeyError
+from warpwatch.worker.coordinator import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    LostRunError,
+    ServerDownError,
+    UnusableKeyError,
+    pause_seconds,
+)
 from warpwatch.worker.http_coordinator import HttpCoordinator, _results_file
 from warpwatch.worker.undelivered import UndeliveredEndings
 
@@ -261,7 +268,7 @@ def test_a_trace_travels_in_pieces_and_goes_on_where_the_connection_broke(
         return answer
 
     monkeypatch.setattr(remote.coordinator._client, "request", break_now_and_then)
-    monkeypatch.setattr("warpwatch.worker.coordinator._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("warpwatch.worker.coordinator.LONGEST_PAUSE_SECONDS", 0.01)
     findings = [Finding(*CELL, Status.OK, profile=reply)]
     outcome = replace(lab.outcome(findings), environment=ENVIRONMENT)
     remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), outcome)
@@ -287,10 +294,34 @@ def test_results_outlive_errors_of_the_server(
         return request(method, path, **more)
 
     monkeypatch.setattr(remote.coordinator._client, "request", fail_at_first)
-    monkeypatch.setattr("warpwatch.worker.coordinator._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("warpwatch.worker.coordinator.LONGEST_PAUSE_SECONDS", 0.01)
     timed = Finding(*CELL, Status.OK, bench=bench(measurement(1000.0, "hot")))
     remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), replace(lab.outcome([timed]), environment=ENVIRONMENT))
     assert state(database, job_id) == ("done", None)
+
+
+def test_workers_ask_an_overloaded_server_less_often_and_not_together() -> None:
+    down = ServerDownError()
+    bounds = [FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS, 4 * FIRST_PAUSE_SECONDS]
+    for failures, bound in [*enumerate(bounds, 1), (20, LONGEST_PAUSE_SECONDS), (10_000, LONGEST_PAUSE_SECONDS)]:
+        pauses = {pause_seconds(failures, down) for _ in range(50)}
+        assert len(pauses) > 40
+        assert bound / 2 <= min(pauses) <= max(pauses) <= bound
+    asked = ServerDownError(retry_after=7.0)
+    assert 7 + FIRST_PAUSE_SECONDS / 2 <= pause_seconds(1, asked) <= 7 + FIRST_PAUSE_SECONDS
+    assert pause_seconds(1, ServerDownError(retry_after=1e9)) <= LONGEST_PAUSE_SECONDS + FIRST_PAUSE_SECONDS
+
+
+@pytest.mark.parametrize(("status", "header", "seconds"), [(503, "7", 7), (429, "30", 30), (503, "soon", 0)])
+def test_what_the_server_asks_of_a_worker_is_known(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch, status: int, header: str, seconds: float
+) -> None:
+    """Too many requests are an outage: the results that were sent with one are no worse for it."""
+    answer = httpx.Response(status, headers={"Retry-After": header})
+    monkeypatch.setattr(remote.coordinator._client, "request", lambda *_, **__: answer)
+    with pytest.raises(ServerDownError) as error:
+        remote.coordinator.list_waiting(1)
+    assert error.value.retry_after == seconds
 
 
 def test_a_request_that_the_server_never_answers_ends_its_job(
@@ -305,7 +336,7 @@ def test_a_request_that_the_server_never_answers_ends_its_job(
         return httpx.Response(500) if has_results else request(method, path, **more)
 
     monkeypatch.setattr(remote.coordinator._client, "request", fail_with_results)
-    monkeypatch.setattr("warpwatch.worker.coordinator._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("warpwatch.worker.coordinator.LONGEST_PAUSE_SECONDS", 0.001)
     timed = Finding(*CELL, Status.OK, bench=bench(measurement(1000.0, "hot")))
     remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), replace(lab.outcome([timed]), environment=ENVIRONMENT))
     assert state(database, job_id) == ("failed", Reason.UNSTORABLE)
@@ -486,7 +517,7 @@ class Away:
         self.is_away = True
         self._request = remote.coordinator._client.request
         monkeypatch.setattr(remote.coordinator._client, "request", self.request)
-        monkeypatch.setattr("warpwatch.worker.coordinator._RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("warpwatch.worker.coordinator.LONGEST_PAUSE_SECONDS", 0.01)
         monkeypatch.setattr("warpwatch.worker.coordinator._LAST_TRY_SECONDS", 0.05)
 
     def request(self, *arguments: Any, **options: Any) -> httpx.Response:

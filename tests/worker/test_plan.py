@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,12 +15,12 @@ from warpwatch import git
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import JobRequest, JobSpec, name_environment
 from warpwatch.contract.words import JobKind, Status
-from warpwatch.worker import checkout, comparison, worktrees
-from warpwatch.worker.cells import compare_cells
+from warpwatch.worker import cells, checkout, comparison, worktrees
+from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.plan import JobPlan, plan_job
-from warpwatch.worker.reporter import CannotRunError
+from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 from warpwatch.worker.tools import Tools
 
 CASE = "n=100,f32,fwd"
@@ -93,10 +94,39 @@ def test_both_commits_are_checked_out_once_for_each_toolchain(
 ) -> None:
     (tools.host.home / "worker.toml").write_text(TOOLCHAINS)
     spec = replace(SPEC, variants=["ok"], toolchains=("o3", "o0"))
-    (row,) = compare_cells(replace(request_of, spec=spec), tools, Diary(), tmp_path)
+    (row,) = execute(replace(request_of, spec=spec), tools, Diary(), tmp_path).comparisons
     assert (row.variant, row.case, row.status) == ("ok", CASE, Status.OK)
     assert request_of.base_sha is not None
     expect_planned(events, [request_of.base_sha, request_of.sha] * 2)
+
+
+def test_both_commits_are_run_with_the_interpreter_that_one_of_them_asks_for(
+    tools: Tools, request_of: JobRequest, repository: Repository, tmp_path: Path
+) -> None:
+    """Else each would be run with its own, and the comparison would take the interpreter for the code."""
+    head = repository.commit("head", {"warpwatch.toml": f'interpreter = "{sys.executable}"\n'})
+    (checkout,) = tools.checkouts(request_of.url, [head], Diary())
+    name = name_environment(checkout.environment_of(checkout.sources_of("probe"), Diary()).key)
+    spec = replace(SPEC, toolchains=(name, name))
+    planned = plan_job(replace(request_of, sha=head, spec=spec), tools, Diary(), tmp_path)
+    assert [item.project.interpreter for item in planned.checkouts] == [sys.executable] * 4
+
+
+def test_a_toolchain_that_gives_two_commits_two_environments_is_refused() -> None:
+    class Stub:
+        def __init__(self, key: str) -> None:
+            self.key = key
+
+        def environment(self, _reporter: object) -> Stub:
+            return self
+
+    def expect(keys: str) -> None:
+        cells._expect_same_toolchains(cast("list[Checkout]", [Stub(key) for key in keys]), BoundedReporter(Diary()))
+
+    expect("aabb")
+    for keys in ("abab", "aabc"):
+        with pytest.raises(CannotRunError, match="two commits different environments"):
+            expect(keys)
 
 
 def test_an_environment_is_found_among_the_toolchains(tools: Tools, request_of: JobRequest, tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.git import describe
 from warpwatch.server.reports.model import KINDS
+from warpwatch.server.verdicts import changes
+from warpwatch.server.verdicts.changes import Change
+from warpwatch.server.verdicts.noise import Reading
 from warpwatch.worker import ahead, execution
 from warpwatch.worker.host import Host
 
@@ -194,7 +197,7 @@ def test_operators_with_the_sources_of_the_base_are_left_out(
 
 
 def test_history_suspects_and_paired_rounds_decide(
-    planted: PlantedTimes, gate: Gate, repository: Repository, tmp_path: Path
+    planted: PlantedTimes, gate: Gate, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A change is looked for from the last commit of the old level on; what the rounds dismiss is no finding."""
     shas = commits_of(repository, 8)
@@ -217,8 +220,16 @@ def test_history_suspects_and_paired_rounds_decide(
     # Where only the run was disturbed and not the rounds, nothing is found.
     planted.times = {shas[6]: 13_000.0}
     planted.is_disturbed = True
+    looks: list[int] = []
+
+    def find_changes(readings: list[Reading], device_kind: str) -> list[Change]:
+        looks.append(len(readings))
+        return changes.find_changes(readings, device_kind)
+
+    monkeypatch.setattr("warpwatch.cli.gate.find_changes", find_changes)
     result = gate("--commits", shas[6], *history)
     assert result.exit_code == 0, result.output
+    assert len(looks) == 1, "the one series is looked at once for trials and report"
 
 
 def test_what_was_taken_elsewhere_teaches_nothing(

@@ -17,6 +17,7 @@ from warpwatch import git
 from warpwatch.cli import plans
 from warpwatch.cli.app import app
 from warpwatch.cli.run import find_commits
+from warpwatch.contract.measurement import LAUNCH
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Verdict
 from warpwatch.project import ProjectError
@@ -155,20 +156,21 @@ def _compare_both(comparing: _Comparing, names: Sequence[str]) -> int:
     """Prints for every pair whether code, toolchain, both or neither changed its time."""
     from warpwatch.contract.words import ChangeOrigin, Status
     from warpwatch.server.verdicts.attribution import attribute
-    from warpwatch.worker.cells import compare_cells
+    from warpwatch.server.verdicts.thresholds import kind_of_time
+    from warpwatch.worker.execution import execute
 
-    tools = comparing.tools
     spec = replace(comparing.request.spec, toolchains=(names[0], names[1]))
     with _folder() as traces:
-        rows = compare_cells(replace(comparing.request, spec=spec), tools, comparing.reporter, traces)
+        outcome = execute(replace(comparing.request, spec=spec), comparing.tools, comparing.reporter, traces)
     origins = set()
-    for row in rows:
-        if row.status is not Status.OK:
+    for row in outcome.comparisons:
+        if row.status is not Status.OK or row.cells is None:
             console.print(f"{row.variant} {row.case}: {row.status}: {row.message}", style="red", markup=False)
             continue
-        result = attribute(row.rounds, tools.host.kind)
+        result = attribute(row.cells, kind_of_time(comparing.tools.host.kind, row.metric, row.protocol))
         origins.add(result.origin)
-        console.print(f"{row.variant} {row.case}: {result.origin}", style="bold", markup=False, highlight=False)
+        name = f"{row.variant} {row.case}" + (f" {LAUNCH}" if row.metric == LAUNCH else "")
+        console.print(f"{name}: {result.origin}", style="bold", markup=False, highlight=False)
         _print_effects("", {("code", ""): result.code, ("toolchain", ""): result.toolchain, ("both", ""): result.total})
     return int(bool(origins & {ChangeOrigin.CODE, ChangeOrigin.BOTH})) if origins else 2
 

@@ -83,6 +83,8 @@ class RunResults:
     unfinished: int = 0
     history: ResultsHistory = field(default_factory=ResultsHistory)
     _places: dict[str, int] = field(init=False)
+    _suspicions: tuple[int, list[HistorySuspicion]] = field(default=(-1, []), init=False)
+    """After how many jobs they were looked for, and what was found."""
 
     def __post_init__(self) -> None:
         self._places = {sha: place for place, sha in enumerate(self.line[:-1])}
@@ -94,6 +96,8 @@ class RunResults:
     def suspicions(self) -> list[HistorySuspicion]:
         """The times of the head that history suspects, of operators that nothing was compared of; the most changed
         first."""
+        if self._suspicions[0] == len(self.jobs):
+            return self._suspicions[1]
         compared = {request.operator for request, _ in self.jobs if request.kind == JobKind.COMPARE}
         found: list[HistorySuspicion] = []
         for operator, variant, case, key, reading in self._head_times():
@@ -103,7 +107,9 @@ class RunResults:
                 if readings[change.head].ordinal == len(self.line) - 1:
                     base_sha = self.line[readings[change.base].ordinal]
                     found.append(HistorySuspicion(operator, variant, case, key.metric, base_sha, change.ratio))
-        return sorted(found, key=lambda item: -severity(item.ratio))
+        found.sort(key=lambda item: -severity(item.ratio))
+        self._suspicions = len(self.jobs), found
+        return found
 
     def trial_jobs(self, stop: StopRule) -> list[JobRequest]:
         """A comparison for each operator and base of the suspicions, of their variants and cases alone."""

@@ -20,7 +20,7 @@ STOP_HELP = (
     "End a comparison early: EARLIEST,RATIO[,[SECONDS],SUSPECTED], such as 3,1.005; without it, --rounds takes all of "
     "them. The seconds end it undecided as well; rounds that show no change and exclude the suspected one end it, too."
 )
-TOOLCHAINS_HELP = "OLD,NEW: toolchains of worker.toml for the base and the head of a comparison."
+TOOLCHAINS_HELP = "OLD,NEW: toolchains of worker.toml; a comparison of two commits measures both under both."
 DETECTABLE_HELP = (
     "Slow-down in per cent that must be found with 95 %. Where the noise would hide it, the result is *could not "
     "tell*, exit code 2."
@@ -98,7 +98,7 @@ def parse_toolchains(text: str | None) -> tuple[str, str] | None:
         return None
     names = split([text])
     if len(names) != 2:
-        raise ValueError("--toolchains takes two names, OLD,NEW: the first for the base, the second for the head")
+        raise ValueError("--toolchains takes two names, OLD,NEW")
     return names[0], names[1]
 
 

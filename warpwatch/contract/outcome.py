@@ -9,6 +9,7 @@ from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import expect_times
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
+from warpwatch.contract.rounds import CellRounds
 from warpwatch.contract.words import Fault, Reason, Status
 
 
@@ -36,7 +37,8 @@ class Comparison:
 
     A GPU has up to two per (variant, case), which `metric` tells apart: the device's time, then `launch`.
     reason: why there are no rounds, where something other than the head is the cause; or what the controls say against
-    the rounds. again, waited: the controls of every round, see contract.rounds.judge_controls.
+    the rounds. again, waited: the controls of every round, see contract.rounds.judge_controls. cells: of rounds that
+    measured both commits under both toolchains; base_ns and head_ns are means over both then.
     """
 
     variant: str
@@ -50,6 +52,7 @@ class Comparison:
     reason: Reason | None = None
     again: list[float] = field(default_factory=list)
     waited: list[float] = field(default_factory=list)
+    cells: CellRounds | None = None
 
     def __post_init__(self) -> None:
         """ValueError for times and ratios that no device can show, and for rounds that lack a side."""

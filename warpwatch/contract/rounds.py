@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import comb, cos, exp, inf, log, pi, sin, sqrt, tan
 from statistics import fmean, median, stdev
 
-from warpwatch.contract.measurement import LAUNCH
+from warpwatch.contract.measurement import LAUNCH, expect_times
 from warpwatch.contract.words import Reason
 
 ROUNDS = 12
@@ -144,6 +144,24 @@ class CellRounds:
     head_old: list[float]
     base_new: list[float]
     head_new: list[float]
+
+    def __post_init__(self) -> None:
+        """ValueError for times that no device can show, and for rounds that lack a cell."""
+        for name in ("base_old", "head_old", "base_new", "head_new"):
+            expect_times(getattr(self, name), name)
+            if len(getattr(self, name)) != len(self.base_old):
+                raise ValueError(f"{name}: expected as many rounds as base_old has")
+
+    @property
+    def base_ns(self) -> list[float]:
+        """The base in every round, as the geometric mean over both toolchains. Beside `head_ns` it shows what the code
+        did, whatever the toolchains do."""
+        return [sqrt(old * new) for old, new in zip(self.base_old, self.base_new, strict=True)]
+
+    @property
+    def head_ns(self) -> list[float]:
+        """The head in every round, likewise."""
+        return [sqrt(old * new) for old, new in zip(self.head_old, self.head_new, strict=True)]
 
 
 def judge_controls(

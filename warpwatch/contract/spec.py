@@ -69,8 +69,8 @@ class JobSpec:
     of the suite's cases, None means all. budget_ns: time for one variant on one case, None means BUDGET_NS. rounds,
     stop, pairs (variant, case): of a comparison; rounds None means contract.rounds.ROUNDS, stop None takes all rounds.
     sanitize: a name of SANITIZERS, for checks. known: see KnownNames; the field asks for nothing. toolchains: of a
-    comparison, the toolchains that build and run the base and the head; see worker.toolchains. A name that
-    `name_environment` made asks for whichever of them gives that environment.
+    comparison, the old and the new toolchain; see worker.toolchains. Each builds and runs both commits, where there are
+    two. A name that `name_environment` made asks for whichever of them gives that environment.
     """
 
     suite: str = "quick"
@@ -228,3 +228,8 @@ class JobRequest:
     base_sha: str | None = None
     definitions: DefinitionsVersion | None = None
     patch: SourcePatch | None = None
+
+    @property
+    def is_crossed(self) -> bool:
+        """Whether it measures two commits under two toolchains, which tells apart what either did."""
+        return self.kind is JobKind.COMPARE and self.spec.toolchains is not None and self.base_sha != self.sha

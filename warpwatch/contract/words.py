@@ -55,12 +55,13 @@ NO_FAILURE = frozenset({Status.OK, Status.UNSUPPORTED, Status.SKIPPED})
 
 
 class StepCause(StrEnum):
-    """Why the line of a series steps. code: a commit. toolchain: driver, compiler, packages or kernel. method: the
-    protocol by which it is timed. card: the physical device. noise: no change is shown, or code and environment are the
-    same on both sides. unknown: several of them changed at once, or nothing told them apart."""
+    """Why the line of a series steps. code: a commit. toolchain: driver, compiler, packages or kernel. both: these two.
+    method: the protocol by which it is timed. card: the physical device. noise: no change is shown, or code and
+    environment are the same on both sides. unknown: several of them changed at once, or nothing told them apart."""
 
     CODE = "code"
     TOOLCHAIN = "toolchain"
+    BOTH = "both"
     METHOD = "method"
     CARD = "card"
     NOISE = "noise"
