@@ -46,7 +46,8 @@ class ForeignFile:
     """A file to import, and what it is about.
 
     commit: None for what the file says. repository: None for the only one. program: name of the operator, None for that
-    of the format. device: key of a device, None for what the file says. fetch: see formats.read_results.
+    of the format. device: key of a device, None for what the file says. confirm: whether the changes that the results
+    show are to be compared by the repository's own program. fetch: see formats.read_results.
     """
 
     data: bytes
@@ -56,6 +57,7 @@ class ForeignFile:
     repository: str | None = None
     program: str | None = None
     device: str | None = None
+    confirm: bool = False
     fetch: Callable[[str], bytes | None] = lambda _: None
 
 
@@ -109,7 +111,8 @@ def import_foreign(database: Database, settings: Settings, file: ForeignFile) ->
     identity = json.dumps([repository.id, *keys, *about.values(), *(commit.sha for commit in commits[:-1])]).encode()
     digest = hashlib.sha256(identity + hashlib.sha256(file.data).digest()).hexdigest()
     unknown = [f"{name[:12]}: no such commit in this repository" for name in names if name not in infos]
-    bundle = NewBundle(digest, file.name, repository.name, repository.url, commits, jobs, {"file": file.name} | about)
+    request = {"file": file.name} | about | ({"confirm": True} if file.confirm else {})
+    bundle = NewBundle(digest, file.name, repository.name, repository.url, commits, jobs, request)
     try:
         with database.session() as session:
             imported = bundles.import_bundle(session, bundle)

@@ -58,6 +58,9 @@ def create_import(
     device: Annotated[
         str | None, Query(max_length=100, description="Key of a device; default: what the file says.")
     ] = None,
+    confirm: Annotated[
+        bool, Query(description="Compare the changes that the results show by the repository's own program.")
+    ] = False,
     name: Text = None,
 ) -> ImportedFile:
     """Import results of other programs as a bench of the commit that was measured, or of each in a history.
@@ -67,7 +70,9 @@ def create_import(
     require_schema(request)
     require_repository(caller, repository)
     database = database_of(request)
-    file = ForeignFile(data, name or "results.json", commit, file_format, repository, program or None, device or None)
+    file = ForeignFile(
+        data, name or "results.json", commit, file_format, repository, program or None, device or None, confirm
+    )
     try:
         imported = import_foreign(database, settings, file)
     except ForeignFileError as error:

@@ -38,6 +38,12 @@ def import_files(
     ),
     program: str | None = typer.Option(None, help="Operator to record them under; the name of the format by default."),
     device: str | None = typer.Option(None, help="Key of the device; what the file says by default."),
+    confirm: bool = typer.Option(
+        False,
+        "--confirm",
+        help="Compare both commits of each change that the results show, by the repository's own program or operator, "
+        "where a worker has the device.",
+    ),
 ) -> None:
     """Bring results files in; each as a whole or not at all, and a second time changes nothing."""
     from warpwatch.bundle import BundleError
@@ -55,7 +61,8 @@ def import_files(
                 left_out: list[str] = []
                 try:
                     if file_format == "wwb":
-                        is_new = import_file(url, file, repository, fetch=functools.partial(fetch_commits, settings))
+                        fetch = functools.partial(fetch_commits, settings)
+                        is_new = import_file(url, file, repository, fetch=fetch, confirm=confirm)
                     else:
                         foreign = ForeignFile(
                             _read(file),
@@ -65,6 +72,7 @@ def import_files(
                             repository,
                             program,
                             device,
+                            confirm,
                             _Sidecars(file).fetch,
                         )
                         is_new, left_out = _import_foreign(url, settings, foreign)
@@ -90,9 +98,11 @@ def import_file(
     origin: str = "bundle",
     url: str | None = None,
     fetch: Callable[[str], None] = lambda _: None,
+    *,
+    confirm: bool = False,
 ) -> bool:
-    """Imports one results file; False when it had been imported before. url: where its repository is here. fetch: see
-    server.intake.bundles.
+    """Imports one results file; False when it had been imported before. url: where its repository is here. fetch,
+    confirm: see server.intake.bundles.
 
     BundleError, EngineError: nothing was written.
     """
@@ -101,7 +111,7 @@ def import_file(
 
     database = Database(database_url, pool_size=1)
     try:
-        return import_bundle(database, path, repository, origin, url, fetch).new
+        return import_bundle(database, path, repository, origin, url, fetch, confirm=confirm).new
     finally:
         database.close()
 
