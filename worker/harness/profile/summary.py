@@ -12,7 +12,7 @@ memory     {"device", "base_bytes", "peak_bytes", "allocations", "allocated_byte
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
@@ -45,7 +45,7 @@ def launches(recording: Recording) -> dict[str, Any]:
         return {}
     calls_of_runtime = [span for span in recording.runtime if span.call is not None]
     launch_spans = [span for span in calls_of_runtime if any(word in span.name for word in _LAUNCHES)]
-    busy: Counter[str] = Counter()
+    busy: dict[str, float] = defaultdict(float)
     for index in range(count):
         for device, work in recording.work_by_device(index).items():
             busy[device] += union_ns([(span.start, span.end) for span in work])
