@@ -151,10 +151,13 @@ def test_nvbench_gives_the_same_time_with_and_without_its_samples() -> None:
     samples = {"nvbench.json-bin/0.bin": struct.pack("<4f", 1e-5, 2e-5, 3e-5, 6e-5)}
     values = json.loads(content("nvbench"))
     values["benchmarks"][0]["states"][0]["summaries"][3]["data"][0]["value"] = "C:\\run\\nvbench.json-bin\\0.bin"
+    values["benchmarks"][0]["states"][0]["summaries"][2]["data"][0]["value"] = "0.1"
     with_samples = read_results("nvbench", json.dumps(values).encode(), samples.get)
     without = read_results("nvbench", json.dumps(values).encode())
     assert with_samples.benchmarks[0].median_ns == without.benchmarks[0].median_ns == pytest.approx(12_500)
     assert len(with_samples.benchmarks[0].samples_ns) == 4
+    first, other = with_samples.benchmarks[0], without.benchmarks[0]
+    assert (first.low_ns, first.high_ns, first.noise) == (other.low_ns, other.high_ns, other.noise), "that of the mean"
     assert without.left_out == ["samples: 2 of 2 files are not there, such as nvbench.json-bin/0.bin"]
 
 

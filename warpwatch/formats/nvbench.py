@@ -1,6 +1,7 @@
 """Reads the JSON of nvbench: `--json FILE`, or `--jsonbin FILE`, which adds one file of samples per state.
 
-The mean cold GPU time counts. The files of samples hold float32 seconds, little endian; they give its interval.
+The mean cold GPU time counts, with the interval that its standard deviation gives it. The files of samples hold float32
+seconds, little endian.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def _version(values: dict[str, Any]) -> dict[str, Any]:
     version = meta.get("version") if isinstance(meta, dict) else None
     schema = version.get("json") if isinstance(version, dict) else None
     if not isinstance(version, dict) or not isinstance(schema, dict):
-        raise invalid("it has no meta.version.json, so nvbench of 2022 or later did not write it")
+        fault = "it has no meta.version.json, so nvbench of 2022 or later did not write it"
+        raise invalid(fault, "build the benchmark with a newer nvbench")
     expect_version(whole(schema.get("major")), VERSIONS, "the JSON of nvbench")
     return version
 
@@ -139,11 +141,11 @@ def _benchmark(key: str, state: dict[str, Any], sidecars: dict[str, bytes]) -> F
     binary = summaries.get(_SAMPLES, {})
     filename = binary.get("filename")
     data = sidecars.get(_relative(text_of(filename, "filename"))) if filename is not None else None
-    if data is not None:
-        return timed(key, _samples(key, data, whole(binary.get("size"))), sizes, mean_ns)
+    samples = [mean_ns] if data is None else _samples(key, data, whole(binary.get("size")))
     relative = deviation(summaries.get(_DEVIATION, {}).get("value"))
     count = whole(summaries.get(_COUNT, {}).get("value")) or 1
-    return spread_by(timed(key, [mean_ns], sizes), None if relative is None else relative * mean_ns, count)
+    # The interval of the samples' median need not hold their mean.
+    return spread_by(timed(key, samples, sizes, mean_ns), None if relative is None else relative * mean_ns, count)
 
 
 def _axes(state: dict[str, Any]) -> list[dict[str, Any]]:
