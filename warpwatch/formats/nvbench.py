@@ -21,6 +21,8 @@ from warpwatch.formats.model import (
     ForeignResults,
     FormatError,
     FormatFault,
+    bounded,
+    commit_of,
     deviation,
     expect_version,
     invalid,
@@ -37,6 +39,8 @@ from warpwatch.formats.model import (
 VERSIONS = (1,)
 _MEAN, _DEVIATION, _COUNT = "nv/cold/time/gpu/mean", "nv/cold/time/gpu/stdev/relative", "nv/cold/sample_size"
 _SAMPLES = "nv/json/bin:nv/cold/sample_times"
+EXPORT_TAG = "warpwatch/"
+"""Begin of the tags of summaries that an export of Warpwatch adds: interval, commit, metric."""
 _FACTS = ("name", "sm_version", "ptx_version", "sm_default_clock_rate", "number_of_sms", "global_memory_size")
 _FACTS_OF_MEMORY = ("l2_cache_size", "ecc_state")
 
@@ -46,6 +50,7 @@ def read(values: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignResults:
     left_out: list[str] = []
     models = {whole(device.get("id")): device for device in objects(values, "devices", left_out)}
     states = list(_states(values, left_out))
+    commit = _exported_commit(states)
     # Cards of the host that nothing ran on are none of the results'.
     used = list(dict.fromkeys(whole(state.get("device")) for _, state in states))
     # A state that names no known card says nothing of the others.
@@ -74,7 +79,7 @@ def read(values: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignResults:
         left_out.append(f"samples: {len(missing)} of {len(named)} files are not there, such as {missing[0]}")
     facts = {name: device[name] for name in (*_FACTS, *_FACTS_OF_MEMORY) if name in device}
     facts["nvbench"] = str(version.get("nvbench", {}))[:200]
-    return ForeignResults("nvbench", "cuda", name, facts, benchmarks, left_out)
+    return ForeignResults("nvbench", "cuda", name, facts, benchmarks, left_out, commit)
 
 
 def _states(values: dict[str, Any], left_out: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -86,6 +91,21 @@ def _states(values: dict[str, Any], left_out: list[str]) -> Iterator[tuple[str, 
                 yield name, state
         except FormatError as error:
             left_out.append(error.message)
+
+
+def _exported_commit(states: list[tuple[str, dict[str, Any]]]) -> str:
+    """The commit of a file that Warpwatch exported, "" for any other; FormatError where it holds several, or several
+    metrics, whose times would be one benchmark's."""
+    found: dict[str, set[str]] = {"commit": set(), "metric": set()}
+    for _, state in states:
+        with suppress(FormatError):
+            summaries = _summaries(state)
+            for name, values in found.items():
+                values.add(str(summaries.get(EXPORT_TAG + name, {}).get("value", "")))
+    for name, values in found.items():
+        if len(values) > 1:
+            raise invalid(f"it holds times of {len(values)} {name}s", f"export a single one by --{name}")
+    return commit_of(next(iter(found["commit"]), ""))
 
 
 def _version(values: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +165,11 @@ def _benchmark(key: str, state: dict[str, Any], sidecars: dict[str, bytes]) -> F
     relative = deviation(summaries.get(_DEVIATION, {}).get("value"))
     count = whole(summaries.get(_COUNT, {}).get("value")) or 1
     # The interval of the samples' median need not hold their mean.
-    return spread_by(timed(key, samples, sizes, mean_ns), None if relative is None else relative * mean_ns, count)
+    benchmark = spread_by(timed(key, samples, sizes, mean_ns), None if relative is None else relative * mean_ns, count)
+    if f"{EXPORT_TAG}low" not in summaries or f"{EXPORT_TAG}high" not in summaries:
+        return benchmark
+    ends = (_value(summaries[EXPORT_TAG + end], f"{key}: {end}") * 1e9 for end in ("low", "high"))
+    return replace(bounded(benchmark, *ends), noise=benchmark.noise)
 
 
 def _axes(state: dict[str, Any]) -> list[dict[str, Any]]:
