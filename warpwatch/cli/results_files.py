@@ -59,6 +59,7 @@ def import_files(
         with database_url(settings) as url:
             for file in _expand(files, file_format):
                 left_out: list[str] = []
+                awaits = ""
                 try:
                     if file_format == "wwb":
                         fetch = functools.partial(fetch_commits, settings)
@@ -75,8 +76,11 @@ def import_files(
                             confirm,
                             _Sidecars(file).fetch,
                         )
-                        is_new, left_out = _import_foreign(url, settings, foreign)
-                    typer.echo(f"{file}: imported" if is_new else f"{file}: was imported before; nothing changed")
+                        is_new, left_out, awaits = _import_foreign(url, settings, foreign)
+                    if awaits:
+                        typer.echo(f"{file}: waits until the repository has the commit {awaits[:12]}")
+                    else:
+                        typer.echo(f"{file}: imported" if is_new else f"{file}: was imported before; nothing changed")
                     for fault in left_out[:_SHOWN_FAULTS]:
                         typer.echo(f"{file}: left out: {fault}", err=True)
                     if len(left_out) > _SHOWN_FAULTS:
@@ -116,15 +120,15 @@ def import_file(
         database.close()
 
 
-def _import_foreign(database_url: str, settings: Settings, file: ForeignFile) -> tuple[bool, list[str]]:
-    """Whether the file is new, and what of it could not be read."""
+def _import_foreign(database_url: str, settings: Settings, file: ForeignFile) -> tuple[bool, list[str], str]:
+    """Whether the file is new, what of it could not be read, and the commit that it waits for, "" for none."""
     from warpwatch.db.database import Database
     from warpwatch.server.intake.foreign_results import import_foreign
 
     database = Database(database_url, pool_size=1)
     try:
         imported = import_foreign(database, settings, file)
-        return imported.new, imported.left_out
+        return imported.new, imported.left_out, imported.awaits
     finally:
         database.close()
 
