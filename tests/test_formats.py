@@ -436,8 +436,7 @@ def damaged(data: st.DataObject, value: Any, holder: Any, key: Any) -> None:
     place[key] = value
 
 
-def read_damaged(data: st.DataObject, value: Any) -> None:
-    name = data.draw(st.sampled_from(FORMATS))
+def read_damaged(name: str, data: st.DataObject, value: Any) -> None:
     holder = {"root": json.loads(content(name))}
     damaged(data, value, holder, "root")
     with suppress(FormatError):
@@ -445,9 +444,8 @@ def read_damaged(data: st.DataObject, value: Any) -> None:
             list_findings(results, results.device_kind)
 
 
-def damage_row(data: st.DataObject, value: Any) -> None:
+def damage_row(name: str, data: st.DataObject, value: Any) -> None:
     """All other rows of the file are read as before, whatever stands in one of them."""
-    name = data.draw(st.sampled_from(FORMATS))
     values = json.loads(content(name))
     before = {item.name: item for results in read_history(name, content(name)) for item in results.benchmarks}
     rows = rows_of(name, values)
@@ -460,23 +458,24 @@ def damage_row(data: st.DataObject, value: Any) -> None:
     assert len(lost) <= 1
 
 
-@given(st.data(), json_values)
+@given(st.sampled_from(FORMATS), st.data(), json_values)
 @settings(max_examples=150, deadline=None)
-def test_any_value_anywhere_ends_in_results_or_a_format_error(data: st.DataObject, value: Any) -> None:
-    read_damaged(data, value)
+def test_any_value_anywhere_ends_in_results_or_a_format_error(name: str, data: st.DataObject, value: Any) -> None:
+    read_damaged(name, data, value)
 
 
-@given(st.data(), json_values)
+@given(st.sampled_from(FORMATS), st.data(), json_values)
 @settings(max_examples=150, deadline=None)
-def test_any_value_in_a_row_costs_no_other_row(data: st.DataObject, value: Any) -> None:
-    damage_row(data, value)
+def test_any_value_in_a_row_costs_no_other_row(name: str, data: st.DataObject, value: Any) -> None:
+    damage_row(name, data, value)
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("name", FORMATS)
 @given(st.data(), json_values, st.booleans())
-@settings(max_examples=20_000, deadline=None)
-def test_twenty_thousand_damaged_files(data: st.DataObject, value: Any, is_row: bool) -> None:
-    (damage_row if is_row else read_damaged)(data, value)
+@settings(max_examples=3_000, deadline=None)
+def test_three_thousand_damaged_files_of_each_format(name: str, data: st.DataObject, value: Any, is_row: bool) -> None:
+    (damage_row if is_row else read_damaged)(name, data, value)
 
 
 def test_every_format_is_tried_here() -> None:
