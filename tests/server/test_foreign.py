@@ -265,7 +265,7 @@ def test_the_command_imports_folders_and_standard_input_by_the_commits_that_file
     assert done.output.count(": imported") == 2
     refused = CliRunner().invoke(command, [*words, "pytest-benchmark", "-"], input=changed)
     assert refused.exit_code == 2
-    assert "changes that are in no commit" in refused.output
+    assert "-: commit: the file was measured with changes that are in no commit" in refused.output
     waiting = CliRunner().invoke(command, [*words, "pytest-benchmark", "-", "--commit", "f" * 40], input=changed)
     assert f"waits until the repository has the commit {'f' * 12}" in waiting.output
     taken = CliRunner().invoke(command, [*words, "pytest-benchmark", "-", "--commit", lab.shas[3]], input=changed)

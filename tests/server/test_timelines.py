@@ -88,7 +88,7 @@ def test_each_device_has_lanes_and_gaps_of_its_own(client: TestClient, lab: Lab)
     gaps = {"window_ns": 120e3, "idle_ns": 40e3, "share": 1 / 3, "count": 2, "largest": [gap]}
     store(lab, events, launch=launch | {"devices_ns": {"0": 40e3, "1": 30e3}}, gaps=gaps)
     page = client.get("/traces/1").text.replace("\u2009", " ").replace("\u202f", " ")
-    assert "per call, on the busiest of GPU 0 40.0 µs, GPU 1 30.0 µs" in page
+    assert "per call on the busiest: GPU 0 40.0 µs, GPU 1 30.0 µs" in page
     assert '<th scope="col">GPU</th>' in page
     assert "GPU 0 idle 22 % in 1 notable gaps, GPU 1 idle 22 % in 1 notable gaps." in page
 

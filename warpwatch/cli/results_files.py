@@ -87,7 +87,9 @@ def import_files(
                         typer.echo(f"{file}: left out {len(left_out) - _SHOWN_FAULTS} more", err=True)
                 except (BundleError, ForeignFileError, OSError) as error:
                     failed = True
-                    typer.echo(str(error), err=True)
+                    # Others name their file.
+                    where = f"{file}: " if isinstance(error, ForeignFileError) else ""
+                    typer.echo(f"{where}{error}", err=True)
     except EngineError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
