@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
@@ -38,7 +38,8 @@ class BundledJob:
 class NewBundle:
     """A results file.
 
-    sha256: digest of the whole file. commits: every commit the jobs name. jobs may be an iterator.
+    sha256: digest of the whole file. commits: every commit the jobs name. jobs may be an iterator. request: `confirm`
+    in it has the changes that the results show compared.
     """
 
     sha256: str
@@ -85,6 +86,8 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     s.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
     submission_id = bundle_known(s, bundle.sha256)
     if submission_id is not None:
+        if bundle.request.get("confirm"):
+            _judge_again(s, submission_id)
         return ImportedBundle(submission_id, new=False, jobs=0)
     is_example = bundle.origin == "example"
     repository_id = ensure_repository(s, bundle.repository_name, bundle.repository_url, is_example=is_example)
@@ -99,6 +102,14 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     forget_all_counts(s, list(commits.values()))
     announce(s, "state", submission_id=submission.id)
     return ImportedBundle(submission.id, new=True, jobs=count)
+
+
+def _judge_again(s: Session, submission_id: int) -> None:
+    """Has the changes that known results show compared."""
+    marked = SubmissionRecord.request.op("||")({"confirm": True})
+    s.execute(update(SubmissionRecord).where(SubmissionRecord.id == submission_id).values(request=marked))
+    newest = select(func.max(JobRecord.id)).where(JobRecord.submission_id == submission_id).scalar_subquery()
+    s.execute(update(JobRecord).where(JobRecord.id == newest).values(judged_at=None))
 
 
 def _import_job(s: Session, submission: SubmissionRecord, commits: dict[str, int], bundled: BundledJob) -> bool:

@@ -676,6 +676,20 @@ def may_compare(s: Session, regression_id: int) -> bool:
     return bool(fetch_scalar(s, sql, id=regression_id))
 
 
+def list_unconfirmed(s: Session, submission_id: int) -> list[int]:
+    """The changes that only imported results show and no comparison was asked for, of all that a submission of such
+    results measured; none while one of its jobs has yet to be judged."""
+    sql = f"""
+    SELECT DISTINCT regressions.id FROM regressions
+    JOIN jobs ON jobs.operator_id = regressions.operator_id AND jobs.device_id = regressions.device_id
+    WHERE jobs.submission_id = :id AND {IS_UNPAIRED} AND {IS_SUSPECTED} AND direction <> 'broken'
+          AND NOT EXISTS (SELECT FROM trials WHERE regression_id = regressions.id)
+          AND NOT EXISTS (SELECT FROM jobs AS other WHERE other.submission_id = :id AND other.judged_at IS NULL)
+    ORDER BY regressions.id
+    """
+    return list(s.scalars(text(sql), {"id": submission_id}))
+
+
 def unsettle(s: Session, regression_id: int) -> None:
     """Says that something is to be measured for it again."""
     _get(s, regression_id).settled_at = None

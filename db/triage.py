@@ -59,6 +59,12 @@ def triage(
     announce(s, "regression")
 
 
+def has_note(s: Session, regression_id: int, note: str) -> bool:
+    """Whether the same was noted of it before."""
+    same = (RegressionNoteRecord.regression_id == regression_id, RegressionNoteRecord.note == storable(note))
+    return s.scalar(select(RegressionNoteRecord.id).where(*same).limit(1)) is not None
+
+
 def _change(regression: RegressionRecord, fields: Mapping[str, str | date | None]) -> dict[str, list[str | None]]:
     """Writes the fields; what was changed, as {"assignee": [before, after], …}."""
     changes: dict[str, list[str | None]] = {}

@@ -36,6 +36,7 @@ from warpwatch.server.http.worker_keys import WorkerThreads
 from warpwatch.server.judge import Judge
 from warpwatch.server.mcp.http import McpSessions
 from warpwatch.server.mcp.http import router as mcp_router
+from warpwatch.server.threads.awaiting import AwaitedFileThread
 from warpwatch.server.threads.background import Background
 from warpwatch.server.threads.callbacks import StatusNotifier
 from warpwatch.server.threads.channel_notifier import ChannelNotifier
@@ -151,6 +152,7 @@ def _threads(app: FastAPI, settings: Settings, database: Database) -> list[Backg
         ReaperThread(settings, database),
         Judge(settings, database, app.state.sources),
         Scheduler(settings, database, app.state.sources),
+        AwaitedFileThread(settings, database),
         StatusNotifier(settings, database),
         ChannelNotifier(settings, database, app.state.alarms),
         ForgeNotifier(settings, database),

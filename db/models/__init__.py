@@ -18,6 +18,7 @@ from warpwatch.db.models.code import (
     WorkerRecord,
 )
 from warpwatch.db.models.results import (
+    AwaitedFileRecord,
     BuildRecord,
     BundleRecord,
     PointRecord,
@@ -53,6 +54,7 @@ from warpwatch.db.models.work import (
 )
 
 __all__ = [
+    "AwaitedFileRecord",
     "Base",
     "BranchCommitRecord",
     "BranchRecord",

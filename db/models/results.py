@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, Connection, ForeignKey, Index, UniqueCon
 from sqlalchemy.orm import Mapped, mapped_column
 
 from warpwatch.contract.measurement import LONGEST_NS, SHORTEST_NS
-from warpwatch.contract.words import Status, TradeKind
+from warpwatch.contract.words import AwaitedState, Status, TradeKind
 from warpwatch.db.models.base import Base, created, one_of
 
 COUNTING = ("results", "points", "comparisons")
@@ -248,3 +248,28 @@ class BundleRecord(Base):
     name: Mapped[str]
     submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"), index=True)
     imported_at: Mapped[datetime] = created()
+
+
+class AwaitedFileRecord(Base):
+    """A file of results that waits for its commit, as it was sent and what was asked with it."""
+
+    __tablename__ = "awaited_files"
+    __table_args__ = (one_of("state", AwaitedState), Index(None, "repository_id", "id"))
+    id: Mapped[int] = mapped_column(primary_key=True)
+    repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
+    state: Mapped[str] = mapped_column(server_default="waiting")
+    message: Mapped[str] = mapped_column(server_default="")
+    """Why it was refused."""
+    sha256: Mapped[str] = mapped_column(unique=True)
+    """Of the content, the commit and the rest of the request: a second one changes nothing."""
+    commit_sha: Mapped[str]
+    name: Mapped[str]
+    format: Mapped[str]
+    program: Mapped[str | None]
+    device: Mapped[str | None]
+    confirm: Mapped[bool]
+    content: Mapped[bytes | None] = mapped_column(deferred=True)
+    """zlib; NULL once it waits no more."""
+    submission_id: Mapped[int | None] = mapped_column(ForeignKey("submissions.id", ondelete="SET NULL"), index=True)
+    created_at: Mapped[datetime] = created()
+    ended_at: Mapped[datetime | None]

@@ -19,7 +19,8 @@ from warpwatch.db.regressions import COMMITS_BETWEEN
 @dataclass(frozen=True, slots=True)
 class JobOrigin:
     """Where a job came from. trunk_sha: the newest commit of the watched branch, where it is known. definitions_sha:
-    the version that the job measured. card_id: the physical card of its newest run, where that is known."""
+    the version that the job measured. card_id: the physical card of its newest run, where that is known. confirm:
+    whether changes that these imported results show are to be compared here."""
 
     repository_id: int
     repository_url: str
@@ -30,6 +31,7 @@ class JobOrigin:
     definitions_url: str | None = None
     definitions_sha: str | None = None
     card_id: int | None = None
+    confirm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,8 @@ def read_origin(session: Session, job_id: int) -> JobOrigin:
          devices.kind AS device_kind,
          (SELECT head_sha FROM branches WHERE repository_id = repositories.id AND is_watched) AS trunk_sha,
          definitions_url, jobs.definitions_sha,
-         (SELECT card_id FROM runs WHERE job_id = jobs.id AND state = 'done' ORDER BY id DESC LIMIT 1) AS card_id
+         (SELECT card_id FROM runs WHERE job_id = jobs.id AND state = 'done' ORDER BY id DESC LIMIT 1) AS card_id,
+         submissions.request @> '{"confirm": true}' AS confirm
     FROM jobs JOIN submissions ON submissions.id = jobs.submission_id JOIN repositories
          ON repositories.id = submissions.repository_id
     JOIN operators ON operators.id = jobs.operator_id JOIN devices ON devices.id = jobs.device_id WHERE jobs.id = :id

@@ -46,11 +46,16 @@ class TimelineSlice:
 
 @dataclass(frozen=True, slots=True)
 class TimelineLane:
-    """One thread, the CUDA calls of one thread, or one stream."""
+    """One thread, the CUDA calls of one thread, or one stream. device: number of the stream's device, None on the
+    host."""
 
     name: str
-    is_device: bool
+    device: str | None
     slices: list[TimelineSlice]
+
+    @property
+    def is_device(self) -> bool:
+        return self.device is not None
 
     @property
     def depth(self) -> int:
@@ -63,7 +68,8 @@ class Timeline:
 
     call: its number, from 0. calls: how many were recorded. origin: when its first event began, on the clock of the
     trace.
-    gaps: (start, duration) in which no stream was busy. hidden_lanes: how many lanes are not shown.
+    gaps: (start, duration) in which no stream of a device was busy, by device. hidden_lanes: how many lanes are not
+    shown.
     """
 
     call: int
@@ -71,7 +77,7 @@ class Timeline:
     origin: float
     duration: float
     lanes: list[TimelineLane]
-    gaps: list[tuple[float, float]]
+    gaps: dict[str, list[tuple[float, float]]]
     hidden_lanes: int
 
     @property
@@ -113,7 +119,10 @@ def read_timeline(trace: Any, call: int | None = None, *, like_ns: float | None 
     device = [lane for lane in lanes if lane.is_device]
     host = [lane for lane in lanes if not lane.is_device]
     shown = host[:MOST_LANES] + device[:MOST_LANES]
-    gaps = _gaps(device, end - start)
+    gaps = {
+        number: _gaps([lane for lane in device if lane.device == number], end - start)
+        for number in sorted({lane.device for lane in device if lane.device is not None})
+    }
     return Timeline(number, len(groups), start, end - start, shown, gaps, len(lanes) - len(shown))
 
 
@@ -168,10 +177,14 @@ def _by_call(events: list[TraceEvent], calls: list[TraceEvent]) -> list[list[Tra
 
 def _lanes(events: list[TraceEvent], start: float) -> list[TimelineLane]:
     """Threads by their first operator, each followed by its CUDA calls; then the streams."""
+    devices: dict[tuple[str, str], str] = {}
     groups: dict[tuple[int, tuple[str, str]], list[TraceEvent]] = defaultdict(list)
     for event in events:
         order = 2 if event.category in DEVICE_CATEGORIES else 1 if event.category in RUNTIME_CATEGORIES else 0
         groups[order, event.thread].append(event)
+        if order == 2:
+            devices.setdefault(event.thread, str(event.arguments.get("device", event.thread[0])))
+    has_several = len(set(devices.values())) > 1
     first = {key: min(event.start for event in group) for key, group in groups.items()}
     threads = {thread for order, thread in groups if order < 2}
     first_of_thread = {
@@ -185,8 +198,10 @@ def _lanes(events: list[TraceEvent], start: float) -> list[TimelineLane]:
     lanes = []
     for key in sorted(groups, key=place):
         order, thread = key
-        name = ("host thread " + thread[1], "CUDA calls", "stream " + thread[1])[order]
-        lanes.append(TimelineLane(name, order == 2, _nested(groups[key], start)))
+        device = devices[thread] if order == 2 else None
+        stream = f"GPU {device} stream {thread[1]}" if has_several else "stream " + thread[1]
+        name = ("host thread " + thread[1], "CUDA calls", stream)[order]
+        lanes.append(TimelineLane(name, device, _nested(groups[key], start)))
     return lanes
 
 
@@ -206,7 +221,7 @@ def _nested(events: list[TraceEvent], start: float) -> list[TimelineSlice]:
 
 
 def _gaps(lanes: list[TimelineLane], duration: float) -> list[tuple[float, float]]:
-    """Notable gaps between the first and the last device work of the call, over all streams."""
+    """Notable gaps between the first and the last work of the call on a device, over all its streams."""
     gaps: list[tuple[float, float]] = []
     end = None
     for piece in sorted((piece for lane in lanes for piece in lane.slices), key=lambda piece: piece.start):

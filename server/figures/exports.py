@@ -14,6 +14,7 @@ from typing import Any
 
 from warpwatch.db.database import Database
 from warpwatch.db.reads.export import ExportCursor, ExportedPoint, ExportFilter, list_exported_series, list_points
+from warpwatch.formats import EXPORT_TAG, VARIANT
 
 VERSION = 1
 """Of the JSON."""
@@ -86,24 +87,27 @@ def write_parquet(pages: Pages) -> Iterator[bytes]:
 
 
 def write_nvbench(pages: Pages) -> Iterator[bytes]:
-    """The JSON of nvbench: a benchmark per operator and variant, a state per case, with the medians of one commit.
+    """The JSON of nvbench: a benchmark per operator and variant, a state per case, with the medians.
 
-    The commit is a string axis, because nvbench's files are of one.
+    The benchmarks of a program get their names and axes back, so that importing the file under its name gives the same
+    cases and times. nvbench's files are of one commit; which one is a hidden summary of each state.
     """
     version = {"json": {"major": 1, "minor": 0, "patch": 0, "string": "1.0.0"}}
-    yield json.dumps({"meta": {"version": version}, "devices": []})[:-1].encode() + b', "benchmarks": ['
+    yield json.dumps({"meta": {"version": version}})[:-1].encode() + b', "benchmarks": ['
     separator = ""
-    points = (point for page in pages for point in page)
-    for (operator, variant), group in groupby(points, key=lambda point: (point.operator, point.variant)):
-        head = {"name": f"{operator}.{variant}", "devices": [0], "axes": []}
-        yield (separator + json.dumps(head)[:-1] + ', "states": [').encode()
+    devices: dict[str, int] = {}
+    points = ((*_names(point), point) for page in pages for point in page)
+    for name, group in groupby(points, key=lambda item: item[0]):
+        yield (separator + json.dumps({"name": name, "axes": []})[:-1] + ', "states": [').encode()
         inner = ""
-        for point in group:
-            yield (inner + json.dumps(_state(point))).encode()
+        for _, axes, point in group:
+            ordinal = devices.setdefault(point.device, len(devices))
+            yield (inner + json.dumps(_state(point, axes, ordinal))).encode()
             inner = ","
         yield b"]}"
         separator = ","
-    yield b"]}\n"
+    listed = [{"id": ordinal, "name": key} for key, ordinal in devices.items()]
+    yield b'], "devices": ' + json.dumps(listed).encode() + b"}\n"
 
 
 WRITERS: Mapping[str, tuple[Callable[[Pages], Iterator[bytes]], str, str]] = {
@@ -126,26 +130,37 @@ def csv_cell(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _state(point: ExportedPoint) -> dict[str, Any]:
-    axes = {
-        "case": point.case,
-        "commit": point.commit,
-        "device": point.device,
-        "metric": point.metric,
-        "environment": point.environment[:12],
-        "card": point.card or "",
-    }
+def _names(point: ExportedPoint) -> tuple[str, dict[str, str]]:
+    """The benchmark and the axes of a point: of a program those that its case is made from."""
+    if point.variant != VARIANT:
+        return f"{point.operator}.{point.variant}", {"case": point.case}
+    name, *parts = point.case.split(",")
+    axes = dict(part.partition("=")[::2] for part in parts)
+    is_whole = name and ",".join([name, *(f"{axis}={value}" for axis, value in axes.items())]) == point.case
+    return (name, axes) if is_whole and all(axes) else (point.case, {})
+
+
+def _state(point: ExportedPoint, axes: Mapping[str, str], device: int) -> dict[str, Any]:
     values = {
         "nv/cold/sample_size": ("int64", str(point.count)),
         "nv/cold/time/gpu/mean": ("float64", repr(point.median_ns / 1e9)),
         "nv/cold/time/gpu/stdev/relative": ("float64", repr(point.noise / 1.349)),
+        f"{EXPORT_TAG}low": ("float64", repr(point.low_ns / 1e9)),
+        f"{EXPORT_TAG}high": ("float64", repr(point.high_ns / 1e9)),
     }
+    texts = ("commit", "metric", "environment", "card")
+    values |= {f"{EXPORT_TAG}{name}": ("string", str(getattr(point, name) or "")) for name in texts}
+    hidden = {"hide": "Of Warpwatch."}
     return {
-        "name": " ".join(f"{name}={value}" for name, value in axes.items()),
-        "device": 0,
-        "axis_values": [{"name": name, "type": "string", "value": value} for name, value in axes.items()],
+        "name": " ".join([f"Device={device}", *(f"{name}={value}" for name, value in axes.items())]),
+        "device": device,
+        "axis_values": [
+            {"name": name, "type": "int64" if value.isdecimal() else "string", "value": value}
+            for name, value in axes.items()
+        ],
         "summaries": [
             {"tag": tag, "name": tag, "data": [{"name": "value", "type": kind, "value": value}]}
+            | (hidden if tag.startswith(EXPORT_TAG) else {})
             for tag, (kind, value) in values.items()
         ],
         "is_skipped": False,

@@ -115,13 +115,15 @@ def _description(timeline: Timeline) -> str:
     work = timeline.work
     device = [lane for lane in timeline.lanes if lane.is_device]
     named = "kernels and copies" if device else "operators"
-    idle = sum(length for _, length in timeline.gaps)
     text = f"call {timeline.call + 1} of {timeline.calls}, {duration(timeline.duration)}, {len(work)} {named}"
-    return (
-        f"{text}, GPU idle {share(idle / timeline.duration)} in {len(timeline.gaps)} notable gaps."
-        if device
-        else f"{text}."
-    )
+    if not device:
+        return f"{text}."
+    idle = [
+        f"GPU{f' {number}' if len(timeline.gaps) > 1 else ''} idle "
+        f"{share(sum(length for _, length in gaps) / timeline.duration)} in {len(gaps)} notable gaps"
+        for number, gaps in timeline.gaps.items()
+    ]
+    return f"{', '.join([text, *idle])}."
 
 
 def _row(lane: TimelineLane) -> int:
@@ -169,8 +171,8 @@ def _drawn(timeline: Timeline, scale: float, top: float, colours: dict[str, int]
     for lane, small in zip(timeline.lanes, short, strict=True):
         row = _row(lane)
         parts.append(f'<text class="lane" x="4" y="{y + row - 4:.0f}">{_cut(lane.name, 18)}</text>')
-        if lane.is_device:
-            for start, length in sorted(timeline.gaps, key=lambda gap: -gap[1])[:MOST_GAPS]:
+        if lane.device is not None:
+            for start, length in sorted(timeline.gaps[lane.device], key=lambda gap: -gap[1])[:MOST_GAPS]:
                 place = f'x="{LEFT + start * scale:.1f}" y="{y:.0f}" width="{length * scale:.1f}" height="{row - 2}"'
                 parts.append(f'<rect fill="url(#idle)" {place}><title>idle {duration(length)}</title></rect>')
         parts += _paths(small, scale, y, row, apart)

@@ -28,12 +28,15 @@ def import_bundle(
     origin: str = "bundle",
     url: str | None = None,
     fetch: Callable[[str], None] = lambda _: None,
+    *,
+    confirm: bool = False,
 ) -> ImportedBundle:
     """Imports the results file at `path`; BundleError when it cannot be used, and then nothing was written.
 
     repository: name to record it under, instead of the one it was measured under. origin: "bundle", or "example" for
     shipped data. url: where the repository is here. fetch: brings the mirror of a repository that is registered here up
-    to date, by its address: without the commits nobody could judge the results.
+    to date, by its address: without the commits nobody could judge the results. confirm: whether the changes that the
+    results show are to be compared here.
     """
     with BundleReader(path) as bundle:
         manifest = bundle.manifest
@@ -63,7 +66,8 @@ def import_bundle(
                     url or (registered.url if registered else manifest.url),
                     commits,
                     _jobs(bundle, folder),
-                    {"file": path.name, "version": manifest.version, "created_at": manifest.created_at},
+                    {"file": path.name, "version": manifest.version, "created_at": manifest.created_at}
+                    | ({"confirm": True} if confirm else {}),
                     origin,
                 )
                 return bundles.import_bundle(s, new)

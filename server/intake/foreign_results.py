@@ -1,4 +1,7 @@
-"""Imports results that another program wrote, as a bench of each commit that they are about."""
+"""Imports results that another program wrote, as a bench of each commit that they are about.
+
+A file of one commit that the repository does not hold yet waits for it (server.threads.awaiting).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,16 @@ from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.environment import Environment, key_of
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest, JobSpec
-from warpwatch.contract.words import JobKind
+from warpwatch.contract.words import AwaitedState, JobKind
 from warpwatch.db import bundles
+from warpwatch.db.awaited_files import (
+    AwaitedFile,
+    NewAwaitedFile,
+    await_commit,
+    count_waiting,
+    end_waiting,
+    read_content,
+)
 from warpwatch.db.bundles import BundledJob, NewBundle
 from warpwatch.db.database import Database
 from warpwatch.db.errors import OutcomeError
@@ -29,6 +40,10 @@ from warpwatch.server.reports.status import tell_pending
 from warpwatch.settings import Settings
 
 _LONGEST_NAME = 100
+_FULL_SHA = re.compile(r"(?!0+$)([0-9a-f]{40}|[0-9a-f]{64})")
+"""Zeros alone are what git writes for no commit."""
+MOST_WAITING = 1000
+"""Files of a repository that wait for their commits."""
 
 
 class ForeignFileError(ValueError):
@@ -46,7 +61,9 @@ class ForeignFile:
     """A file to import, and what it is about.
 
     commit: None for what the file says. repository: None for the only one. program: name of the operator, None for that
-    of the format. device: key of a device, None for what the file says. fetch: see formats.read_results.
+    of the format. device: key of a device, None for what the file says. confirm: whether the changes that the results
+    show are to be compared by the repository's own program. fetch: see formats.read_results. received_at: when it came,
+    None for now.
     """
 
     data: bytes
@@ -56,24 +73,29 @@ class ForeignFile:
     repository: str | None = None
     program: str | None = None
     device: str | None = None
+    confirm: bool = False
     fetch: Callable[[str], bytes | None] = lambda _: None
+    received_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedResults:
     """What became of a file. new: false where the same file had been imported before; then nothing was written.
 
-    left_out: what of the file could not be read, a sentence for each part.
+    submission_id: None while the file waits for its commit. left_out: what of the file could not be read, a sentence
+    for each part. awaits: the commit that it waits for, "" where it was imported.
     """
 
-    submission_id: int
+    submission_id: int | None
     new: bool
     left_out: list[str]
+    awaits: str = ""
 
 
 def import_foreign(database: Database, settings: Settings, file: ForeignFile) -> ImportedResults:
     """Imports a file in one transaction, and the same file for the same commits only once; ForeignFileError names the
-    field at fault. A longer history brings only what an earlier one did not."""
+    field at fault. A longer history brings only what an earlier one did not, and a file of one commit that is not there
+    waits for it."""
     try:
         history = read_history(file.format, file.data, file.fetch)
     except FormatError as error:
@@ -92,7 +114,10 @@ def import_foreign(database: Database, settings: Settings, file: ForeignFile) ->
     names = _commit_names(file, history)
     # git may have to fetch, so no transaction is open meanwhile.
     infos = _describe(settings, repository, names)
-    now = datetime.now(UTC)
+    left_out = [fault for results in history for fault in results.list_faults()]
+    if not infos:
+        return ImportedResults(None, _await_commit(database, file, repository, names[0]), left_out, names[0])
+    now = file.received_at or datetime.now(UTC)
     jobs = [
         BundledJob(
             JobRequest(JobKind.BENCH, repository.url, infos[name].sha, program, JobSpec()),
@@ -109,7 +134,8 @@ def import_foreign(database: Database, settings: Settings, file: ForeignFile) ->
     identity = json.dumps([repository.id, *keys, *about.values(), *(commit.sha for commit in commits[:-1])]).encode()
     digest = hashlib.sha256(identity + hashlib.sha256(file.data).digest()).hexdigest()
     unknown = [f"{name[:12]}: no such commit in this repository" for name in names if name not in infos]
-    bundle = NewBundle(digest, file.name, repository.name, repository.url, commits, jobs, {"file": file.name} | about)
+    request = {"file": file.name} | about | ({"confirm": True} if file.confirm else {})
+    bundle = NewBundle(digest, file.name, repository.name, repository.url, commits, jobs, request)
     try:
         with database.session() as session:
             imported = bundles.import_bundle(session, bundle)
@@ -119,8 +145,47 @@ def import_foreign(database: Database, settings: Settings, file: ForeignFile) ->
                 queue_check_run(session, repository.id, imported.submission_id, PENDING)
     except OutcomeError as error:
         raise ForeignFileError("file", str(error), "import the file as the program wrote it") from error
-    left_out = [fault for results in history for fault in results.list_faults()]
     return ImportedResults(imported.submission_id, imported.new, [*unknown, *left_out])
+
+
+def import_awaited(database: Database, settings: Settings, waiting: AwaitedFile) -> None:
+    """Imports a file that waited, whose commit is there now, and writes what became of it."""
+    with database.session() as session:
+        data = read_content(session, waiting.id)
+    if data is None:
+        return
+    file = ForeignFile(
+        data,
+        waiting.name,
+        waiting.commit_sha,
+        waiting.format,
+        waiting.repository,
+        waiting.program,
+        waiting.device,
+        waiting.confirm,
+        received_at=waiting.created_at,
+    )
+    try:
+        imported = import_foreign(database, settings, file)
+    except ForeignFileError as error:
+        with database.session() as session:
+            end_waiting(session, waiting.id, AwaitedState.REFUSED, str(error))
+        return
+    if not imported.awaits:
+        with database.session() as session:
+            end_waiting(session, waiting.id, AwaitedState.IMPORTED, submission_id=imported.submission_id)
+
+
+def _await_commit(database: Database, file: ForeignFile, repository: RepositoryRow, sha: str) -> bool:
+    """Keeps the file until the repository has the commit; whether it was not kept already."""
+    about = json.dumps([repository.id, sha, file.format, file.program, file.device, file.confirm]).encode()
+    digest = hashlib.sha256(about + hashlib.sha256(file.data).digest()).hexdigest()
+    kept = (file.name, file.format, file.program, file.device, file.confirm, file.data)
+    with database.session() as session:
+        if count_waiting(session, repository.id) >= MOST_WAITING:
+            message = f"no such commit in this repository, and {MOST_WAITING} files wait for theirs already"
+            raise ForeignFileError("commit", message, "push the commit first")
+        return await_commit(session, NewAwaitedFile(repository.id, digest, sha, *kept))
 
 
 def _commit_names(file: ForeignFile, history: list[ForeignResults]) -> list[str]:
@@ -158,7 +223,7 @@ def _repository(session: Session, name: str | None) -> RepositoryRow:
 
 def _describe(settings: Settings, repository: RepositoryRow, names: list[str]) -> dict[str, git.CommitInfo]:
     """The commits by their names, without those that the repository does not hold; ForeignFileError where it holds none
-    of them."""
+    of them, unless a single one is named by its full id."""
     infos: dict[str, git.CommitInfo] = {}
     unknown: git.UnknownRefError | None = None
     try:
@@ -170,7 +235,7 @@ def _describe(settings: Settings, repository: RepositoryRow, names: list[str]) -
                 unknown = error
     except git.GitError as error:
         raise ForeignFileError("repository", str(error), "check that the server can reach it") from error
-    if not infos and unknown is not None:
+    if not infos and unknown is not None and not (len(names) == 1 and _FULL_SHA.fullmatch(names[0])):
         raise ForeignFileError("commit", str(unknown), "name it by its SHA, branch or tag") from unknown
     return infos
 

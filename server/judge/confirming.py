@@ -1,4 +1,4 @@
-"""Asks for the comparison of a change that only imported results show, by the program that the repository has."""
+"""Asks for the comparison of changes that only imported results show, by the program that the repository has."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from warpwatch.contract.measurement import is_reported
 from warpwatch.db.database import Database
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.judging import RegressionFacts
-from warpwatch.db.regressions import may_compare
+from warpwatch.db.regressions import list_unconfirmed, may_compare
+from warpwatch.db.triage import SERVICE, has_note, triage
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
-from warpwatch.server.judge.writing import VerdictWriter
+from warpwatch.server.judge.writing import ContextChangedError, VerdictWriter
 from warpwatch.server.verdicts.context import RegressionContext
 from warpwatch.server.verdicts.table import next_step
 from warpwatch.settings import Settings
@@ -50,6 +51,24 @@ def compare_imported(database: Database, settings: Settings, regression_id: int)
     with database.session() as session:
         writer = VerdictWriter(session, regression.operator_id, regression.device_id, ids)
         writer.write_steps(facts, [next_step(RegressionContext(facts))])
+
+
+def confirm_imported_changes(database: Database, settings: Settings, submission_id: int) -> None:
+    """Asks for the comparison of all that the imported results of a submission leave suspected, once they are judged. A
+    change that nothing here can compare gets a note that says why; the next import with `confirm` tries again."""
+    with database.session() as session:
+        changes = list_unconfirmed(session, submission_id)
+    for regression_id in changes:
+        try:
+            compare_imported(database, settings, regression_id)
+        except ContextChangedError:
+            # Somebody asked for it at the same moment.
+            continue
+        except ComparisonRequestError as error:
+            note = f"not compared: {error}"
+            with database.session() as session:
+                if not has_note(session, regression_id, note):
+                    triage(session, [regression_id], author=SERVICE, note=note, fields={})
 
 
 def _expect_program(project: Project, facts: RegressionFacts, sha: str) -> None:

@@ -44,6 +44,7 @@ from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.mirror import Mirror, Mirrors
 from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.judge.closing import adopt_merged, close_changes
+from warpwatch.server.judge.confirming import confirm_imported_changes
 from warpwatch.server.judge.environments import follow_environment
 from warpwatch.server.judge.trades import record_trades
 from warpwatch.server.judge.writing import ContextChangedError, VerdictWriter, confirm_imported, repeat_unsure
@@ -109,6 +110,8 @@ class Judge(Background):
                 record_trades(self._database, job.commit_id, job.operator_id, job.device_id)
                 if imported_at is None and job.state == JobState.DONE:
                     follow_environment(self._database, mirrors.of(origin), job)
+                if origin.confirm:
+                    confirm_imported_changes(self._database, self._settings, job.submission_id)
             except EngineError:
                 raise
             except Exception:  # noqa: BLE001

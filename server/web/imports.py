@@ -7,11 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 
+from warpwatch.db.awaited_files import AwaitedFileRow, list_awaited_files
+from warpwatch.db.reads.query import Page
 from warpwatch.formats import FORMATS
 from warpwatch.server.http.access import Asking, require_repository
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import FieldError, Problem, documented
-from warpwatch.server.http.service import Config, database_of, require_schema
+from warpwatch.server.http.service import Config, Db, database_of, repository_or_404, require_schema
 from warpwatch.server.intake.foreign_results import ForeignFile, ForeignFileError, import_foreign
 
 api = APIRouter(tags=["results"])
@@ -29,12 +31,14 @@ _BODY: dict[str, Any] = {
 class ImportedFile(BaseModel):
     """new: false where the same file was imported before; then nothing was written.
 
-    left_out: what of the file could not be read, a sentence for each part, at most a hundred of them.
+    submission_id: null while the file waits for its commit. left_out: what of the file could not be read, a sentence
+    for each part, at most a hundred of them. awaits: the commit that it waits for, "" where it was imported.
     """
 
-    submission_id: int
+    submission_id: int | None
     new: bool
     left_out: list[str]
+    awaits: str
 
 
 async def _body(request: Request) -> bytes:
@@ -58,21 +62,38 @@ def create_import(
     device: Annotated[
         str | None, Query(max_length=100, description="Key of a device; default: what the file says.")
     ] = None,
+    confirm: Annotated[
+        bool, Query(description="Compare the changes that the results show by the repository's own program.")
+    ] = False,
     name: Text = None,
 ) -> ImportedFile:
     """Import results of other programs as a bench of the commit that was measured, or of each in a history.
 
-    Each benchmark becomes a case of the operator `program`. See docs/foreign-programs.md.
+    Each benchmark becomes a case of the operator `program`. A file of one commit, named by its full id, that the
+    repository does not hold yet waits for it. See docs/foreign-programs.md.
     """
     require_schema(request)
     require_repository(caller, repository)
     database = database_of(request)
-    file = ForeignFile(data, name or "results.json", commit, file_format, repository, program or None, device or None)
+    file = ForeignFile(
+        data, name or "results.json", commit, file_format, repository, program or None, device or None, confirm
+    )
     try:
         imported = import_foreign(database, settings, file)
     except ForeignFileError as error:
         fields = [FieldError(field=error.field, message=error.message, remedy=error.remedy)]
         raise Problem(422, "not imported", fields) from error
     return ImportedFile(
-        submission_id=imported.submission_id, new=imported.new, left_out=imported.left_out[:_MOST_FAULTS]
+        submission_id=imported.submission_id,
+        new=imported.new,
+        left_out=imported.left_out[:_MOST_FAULTS],
+        awaits=imported.awaits,
     )
+
+
+@api.get("/imports", responses=documented(404, 422))
+def get_imports(
+    session: Db, repository: Annotated[str, Query(max_length=200, description="Name of a repository.")]
+) -> Page[AwaitedFileRow]:
+    """Files of results that wait for a commit that the repository does not hold yet, and those refused lately."""
+    return Page(list_awaited_files(session, repository_or_404(session, repository).id), None)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
 from warpwatch.contract.words import JobKind
+from warpwatch.db.awaited_files import list_awaited_files
 from warpwatch.db.callbacks import list_callbacks
 from warpwatch.db.forge import list_check_runs
 from warpwatch.db.reads.reports import read_report_facts
@@ -70,6 +71,7 @@ def runs(
         filters=filters,
         before=before,
         trials=trials,
+        awaited=list_awaited_files(session, repository.id) if before is None else [],
         hidden=0 if trials or is_open else count_trials(session, repository.id, last, before),
     )
 

@@ -170,8 +170,16 @@ def launch(start: float, correlation: int, name: str = "cudaLaunchKernel") -> di
     }
 
 
-def kernel(name: str, start: float, duration: float, correlation: int, grid: int = 1) -> dict[str, Any]:
-    facts = {"grid": [grid, 1, 1], "block": [128, 1, 1], "registers per thread": 76, "shared memory": 20480}
+def kernel(
+    name: str, start: float, duration: float, correlation: int, grid: int = 1, device: int = 0
+) -> dict[str, Any]:
+    facts = {
+        "device": device,
+        "grid": [grid, 1, 1],
+        "block": [128, 1, 1],
+        "registers per thread": 76,
+        "shared memory": 20480,
+    }
     return {
         "cat": "kernel",
         "name": name,
@@ -226,6 +234,18 @@ def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
     named = {row["kernel"]: row for row in summary["survey"]}
     assert (named["c"]["operator"], named["c"]["launches"], named["c"]["grid"]) == ("aten::c", 2, [1, 1, 1])
     assert named["a"]["operator"] is None
+
+
+def test_busy_and_idle_times_are_those_of_each_device(tmp_path: Path) -> None:
+    """While one device works the other waits: together they would look busy all the time."""
+    events = [call(0, 40), launch(1, 1), launch(2, 2), launch(3, 3), launch(4, 4)]
+    events += [kernel("a", 10, 10, 1, device=0), kernel("b", 20, 10, 2, device=1)]
+    events += [kernel("c", 30, 5, 3, device=0), kernel("d", 31, 1, 4, device=0)]
+    summary = summarize(recording(tmp_path, events), "cuda")
+    assert (summary["launch"]["device_ns"], summary["launch"]["devices_ns"]) == (15e3, {"0": 15e3, "1": 10e3})
+    gaps = summary["gaps"]
+    assert (gaps["window_ns"], gaps["idle_ns"], gaps["count"]) == (35e3, 10e3, 1)
+    assert gaps["largest"] == [{"ns": 10e3, "after": "a", "before": "c", "operator": None, "device": "0"}]
 
 
 def test_calls_that_differ_have_no_common_order(tmp_path: Path) -> None:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow.parquet
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.builders import CASES, Lab
 from warpwatch.cli.app import app as command
+from warpwatch.contract.measurement import SHORTEST_NS
 from warpwatch.db.database import Database
 from warpwatch.db.reads import export
-from warpwatch.db.reads.export import ExportFilter
-from warpwatch.formats import read_results
-from warpwatch.server.figures.exports import read_pages, write_json
+from warpwatch.db.reads.export import ExportedPoint, ExportFilter
+from warpwatch.formats import FormatError, read_results
+from warpwatch.server.figures.exports import read_pages, write_json, write_nvbench
 from warpwatch.settings import Settings
 
 V1, V2 = ("v1", CASES[0]), ("v2", CASES[2])
@@ -79,8 +83,40 @@ def test_csv_and_parquet_hold_the_same_as_json(client: TestClient) -> None:
 def test_what_is_exported_as_nvbench_is_read_again(client: TestClient, lab: Lab) -> None:
     data = exported(client, end=".nvbench", metric="hot", commit=lab.shas[1])
     results = read_results("nvbench", data)
-    medians = {item.name.partition(",commit=")[0]: item.median_ns for item in results.benchmarks}
+    medians = {item.name: item.median_ns for item in results.benchmarks}
     assert medians == pytest.approx({f"square.v1,case={CASES[0]}": 1001.0, f"square.v2,case={CASES[2]}": 2001.0})
+    assert (results.commit, results.device_name) == (lab.shas[1], "test-cpu")
+    with pytest.raises(FormatError, match="export a single one by --commit"):
+        read_results("nvbench", exported(client, end=".nvbench", metric="hot"))
+
+
+# A name is unique and has no axis twice.
+cases = st.from_regex(r"[a-z_<>:]{1,8}(,[a-z]{1,3}=[0-9a-z=]{0,4}){0,3}", fullmatch=True)
+times = st.floats(1.0, 1e12)
+
+
+@given(st.dictionaries(cases, st.tuples(times, st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 2)), min_size=1))
+@settings(max_examples=100, deadline=None)
+def test_the_benchmarks_of_a_program_go_through_an_export_and_back(
+    rows: dict[str, tuple[float, float, float, float]],
+) -> None:
+    when = datetime(2026, 1, 2, tzinfo=UTC)
+    names = {"repository": "kernels", "operator": "sums", "variant": "program", "device": "dev", "metric": "hot"}
+    about = {"protocol": "plain", "commit": 40 * "a", "ordinal": 1, "environment": 64 * "e", "card": None, "count": 9}
+    fixed: dict[str, Any] = names | about | {"authored_at": when, "measured_at": when, "samples_ns": []}
+    points = [
+        ExportedPoint(
+            case=case, median_ns=median, low_ns=median * (1 - low), high_ns=median * (1 + high), noise=noise, **fixed
+        )
+        for case, (median, low, high, noise) in rows.items()
+    ]
+    read = {item.name: item for item in read_results("nvbench", b"".join(write_nvbench(iter([points])))).benchmarks}
+    assert set(read) == set(rows)
+    for point in points:
+        item = read[point.case]
+        assert (item.median_ns, item.low_ns, item.high_ns, item.noise) == pytest.approx(
+            (point.median_ns, max(point.low_ns, SHORTEST_NS), point.high_ns, point.noise), rel=1e-9
+        )
 
 
 def test_an_export_begins_before_it_has_read_everything(database: Database, lab: Lab) -> None:

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 from typer.testing import CliRunner
 
-from tests.builders import CASES, Lab
+from tests.builders import CASES, Lab, commit, make_repository, run_git
 from warpwatch import git
 from warpwatch.cli.app import app as command
 from warpwatch.db.database import Database
 from warpwatch.db.models import RegressionRecord
 from warpwatch.server.judge import Judge
+from warpwatch.server.threads.awaiting import AwaitedFileThread
 from warpwatch.settings import Settings
 
 PLACE = {"repository": "kernels", "format": "plain", "program": "sums"}
@@ -30,9 +32,9 @@ def results(microseconds: float, *, name: str = "sum/n=8", device: str = "test-c
     return {"warpwatch_results": 1, "device": device, "benchmarks": [benchmark]}
 
 
-def post(client: TestClient, commit: str, data: Any, **changes: str) -> Any:
+def post(client: TestClient, sha: str, data: Any, **changes: str) -> Any:
     content = data if isinstance(data, bytes) else json.dumps(data).encode()
-    return client.post("/api/v1/imports", params=PLACE | {"commit": commit} | changes, content=content)
+    return client.post("/api/v1/imports", params=PLACE | {"commit": sha} | changes, content=content)
 
 
 @pytest.fixture
@@ -263,11 +265,58 @@ def test_the_command_imports_folders_and_standard_input_by_the_commits_that_file
     assert done.output.count(": imported") == 2
     refused = CliRunner().invoke(command, [*words, "pytest-benchmark", "-"], input=changed)
     assert refused.exit_code == 2
-    assert "changes that are in no commit" in refused.output
+    assert "-: commit: the file was measured with changes that are in no commit" in refused.output
+    waiting = CliRunner().invoke(command, [*words, "pytest-benchmark", "-", "--commit", "f" * 40], input=changed)
+    assert f"waits until the repository has the commit {'f' * 12}" in waiting.output
     taken = CliRunner().invoke(command, [*words, "pytest-benchmark", "-", "--commit", lab.shas[3]], input=changed)
     assert taken.exit_code == 0, taken.output
     measured = {point["commit_sha"] for row in history(client, "pytest_benchmark") for point in row["points"]}
     assert measured == {lab.shas[0], lab.shas[1], lab.shas[3]}
+
+
+def test_results_wait_for_a_commit_that_the_repository_does_not_hold_yet(
+    client: TestClient, database: Database, settings: Settings, tmp_path: Path
+) -> None:
+    source, author = tmp_path / "source", tmp_path / "author"
+    lab = Lab(database, source, make_repository(source, 2), tmp_path)
+    run_git(tmp_path, "clone", "--quiet", str(source), str(author))
+    sha = commit(author, "Not pushed yet")
+    first, again = (post(client, sha, results(1.5), name="late.json") for _ in range(2))
+    assert (first.status_code, first.json()) == (
+        201,
+        {"submission_id": None, "new": True, "left_out": [], "awaits": sha},
+    )
+    assert not again.json()["new"]
+    never = "f" * 40
+    post(client, never, results(1.5), name="never.json")
+    post(client, "e" * 40, results(1.5), name="mistaken.json")
+    assert post(client, sha[:12], results(1.5)).status_code == 422, "an abbreviation may be a slip"
+    importer = AwaitedFileThread(settings, database)
+    importer.sweep()
+    listed = {"repository": "kernels"}
+    states = {item["name"]: item["state"] for item in client.get("/api/v1/imports", params=listed).json()["items"]}
+    assert states == dict.fromkeys(("late.json", "never.json", "mistaken.json"), "waiting")
+    page = client.get("/runs", params=listed).text
+    assert page.count('data-awaited="waiting"') == 3
+    assert sha[:12] in page
+    assert history(client) == []
+    run_git(source, "fetch", "--quiet", str(author), "main:pushed")
+    with database.session() as session:
+        session.execute(text("UPDATE awaited_files SET created_at = '2026-01-02' WHERE name <> 'mistaken.json'"))
+        moved = "UPDATE awaited_files SET program = 'no name', commit_sha = :sha WHERE name = 'mistaken.json'"
+        session.execute(text(moved), {"sha": lab.shas[0]})
+    AwaitedFileThread(settings, database).sweep()
+    (series,) = history(client)
+    assert [point["commit_sha"] for point in series["points"]] == [sha]
+    jobs = client.get("/api/v1/jobs", params={"state": "done"}).json()["items"]
+    assert {job["finished_at"][:10] for job in jobs} == {"2026-01-02"}, "when it came"
+    rows = client.get("/api/v1/imports", params=listed).json()["items"]
+    assert {row["name"]: (row["state"], row["message"][:30]) for row in rows} == {
+        "never.json": ("refused", "the repository did not get the"),
+        "mistaken.json": ("refused", "program: 'no name' is no name;"),
+    }
+    assert "did not get the commit within 30 days" in client.get("/runs", params=listed).text
+    assert post(client, never, results(1.5), name="never.json").json()["new"], "it waits anew"
 
 
 def test_a_file_that_was_renamed_counts_once(client: TestClient, lab: Lab) -> None:

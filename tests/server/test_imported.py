@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import text
+from sqlalchemy import select, text
 
-from tests.builders import CASES, Lab
+from tests.builders import CASES, Lab, write_commits
+from tests.worker.conftest import Diary, identify
 from warpwatch import git
-from warpwatch.contract.words import Status
+from warpwatch.contract.spec import JobRequest
+from warpwatch.contract.words import JobKind, Status
+from warpwatch.db.bundles import NewBundle, import_bundle
 from warpwatch.db.database import Database
+from warpwatch.db.models import JobRecord
+from warpwatch.project import FILE_NAME
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
+from warpwatch.worker.execution import execute
+from warpwatch.worker.host import Host
+from warpwatch.worker.tools import Tools
 
 V1, V2, V3 = (("v1", CASES[0]), ("v2", CASES[0]), ("v3", CASES[0]))
 TIME = {"name": "sum", "unit": "ns"}
@@ -150,6 +160,79 @@ def test_a_change_of_imported_results_is_compared_where_somebody_asks(
     judge.sweep()
     detail = client.get(f"/api/v1/regressions/{rows['square']}").json()
     assert (detail["regression"]["verdict"], detail["regression"]["phase"]) == ("confirmed", "culprit")
+
+
+PROGRAM = """
+import json
+rows = [{"name": "BM_sum/8", "run_type": "iteration", "real_time": FACTOR * (1000 + n % 3), "time_unit": "us"}
+        for n in range(9)]
+print(json.dumps({"context": {"host_name": "runner"}, "benchmarks": rows}))
+"""
+PROGRAM_FILE = '[[program]]\nname = "sums"\ncommand = "python bench.py"\nformat = "google-benchmark"\n'
+
+
+def test_an_import_with_confirm_has_the_repositorys_own_program_decide(
+    client: TestClient, database: Database, settings: Settings, tmp_path: Path
+) -> None:
+    """The program runs in the worker's jail; what it prints says which commit is slower."""
+    source, factors = tmp_path / "program", (1.0, 1.0, 1.0, 1.0, 1.3, 1.3, 1.3)
+    shas = write_commits(
+        source,
+        [
+            ("Change", {FILE_NAME: PROGRAM_FILE, "bench.py": f"# {index}\n" + PROGRAM.replace("FACTOR", str(factor))})
+            for index, factor in enumerate(factors)
+        ],
+    )
+    lab, judge = Lab(database, source, shas, tmp_path, operators=("sums",)), Judge(settings, database)
+    place = {"repository": "kernels", "format": "google-benchmark", "device": "test-cpu"}
+    for index, factor in enumerate(factors):
+        row = {"name": "BM_sum/8", "run_type": "iteration", "time_unit": "us"}
+        rows = [row | {"real_time": factor * (1000 + n % 3)} for n in range(9)]
+        for program in ("sums", "others"):
+            data = {"context": {"host_name": "runner"}, "benchmarks": rows}
+            asked = place | {"commit": lab.shas[index], "program": program, "confirm": "true"}
+            assert client.post("/api/v1/imports", params=asked, json=data).status_code == 201
+    judge.sweep()
+    suspected = {"repository": "kernels", "state": "any", "verdict": "suspected"}
+    rows = client.get("/api/v1/regressions", params=suspected).json()["items"]
+    phases = {row["operator"]: (row["id"], row["phase"]) for row in rows}
+    number, phase = phases["others"]
+    assert phase == "unpaired"
+    notes = client.get(f"/api/v1/regressions/{number}").json()["notes"]
+    (note,) = [item["note"] for item in notes if item["note"].startswith("not compared")]
+    assert "has no program 'others' that writes google-benchmark" in note
+    (job,) = client.get("/api/v1/jobs", params={"state": "queued"}).json()["items"]
+    assert (job["kind"], job["base_sha"], job["commit_sha"]) == ("compare", shas[3], shas[4])
+    identify(tmp_path / "worker")
+    tools = Tools(Host(Settings(tmp_path / "worker", memory_bytes=4 * 2**30), "cpu"))
+    with database.session() as session:
+        (spec,) = session.scalars(select(JobRecord.spec).where(JobRecord.id == job["id"]))
+    request = JobRequest(JobKind.COMPARE, str(source), shas[4], "sums", spec, shas[3])
+    outcome = execute(request, tools, Diary(), tmp_path)
+    tools.close()
+    lab.finish(job["id"], replace(outcome, environment=lab.environment))
+    judge.sweep()
+    detail = client.get(f"/api/v1/regressions/{phases['sums'][0]}").json()["regression"]
+    assert (detail["verdict"], detail["phase"], detail["culprit_sha"]) == ("confirmed", "culprit", shas[4])
+    assert detail["ratio"] == pytest.approx(1.3)
+
+
+def test_a_file_that_is_imported_again_with_confirm_has_its_changes_compared(
+    client: TestClient, lab: Lab, judge: Judge
+) -> None:
+    for index, median in enumerate([20_000.0, 20_020.0, 19_990.0, 20_010.0, 26_000.0, 26_010.0]):
+        lab.bench(index, {V1: median}, origin="bundle")
+    judge.sweep()
+    queued = {"state": "queued"}
+    assert client.get("/api/v1/jobs", params=queued).json()["items"] == []
+    with lab.database.session() as session:
+        known = "INSERT INTO bundles (sha256, name, submission_id) SELECT 'a', 'a', max(id) FROM submissions"
+        session.execute(text(known))
+        again = NewBundle("a", "a", "kernels", str(lab.source), [], [], {"confirm": True})
+        assert not import_bundle(session, again).new
+    judge.sweep()
+    (job,) = client.get("/api/v1/jobs", params=queued).json()["items"]
+    assert (job["kind"], job["commit_sha"]) == ("compare", lab.shas[4])
 
 
 def test_imported_history_alone_suspects_nothing(client: TestClient, lab: Lab, judge: Judge) -> None:

@@ -71,7 +71,26 @@ def test_lanes_depths_and_gaps_of_a_call() -> None:
         ("stream 7", True, 1),
     ]
     assert [(piece.name, piece.start) for piece in timeline.work] == [("gemm", 19_000), ("reduce", 69_000)]
-    assert timeline.gaps == [(29_000, 40_000)]
+    assert timeline.gaps == {"1": [(29_000, 40_000)]}
+
+
+def test_each_device_has_lanes_and_gaps_of_its_own(client: TestClient, lab: Lab) -> None:
+    """While one device works the other waits: together they would look busy all the time."""
+    events = [event(CALL, "user_annotation", 0, 100)]
+    events += [event("a", "kernel", start, 20, device=0) for start in (10, 50)]
+    events += [event("b", "kernel", start, 20, device=1, tid=8) for start in (30, 70)]
+    timeline = read_timeline(events)
+    assert timeline is not None
+    assert [(lane.name, lane.device) for lane in timeline.lanes] == [("GPU 0 stream 7", "0"), ("GPU 1 stream 8", "1")]
+    assert timeline.gaps == {"0": [(20_000, 20_000)], "1": [(40_000, 20_000)]}
+    launch = {"host_ns": 9.0, "launch_ns": 5.0, "launches": 4.0, "device_ns": 40e3}
+    gap = {"ns": 20e3, "after": "a", "before": "a", "operator": None, "device": "0"}
+    gaps = {"window_ns": 120e3, "idle_ns": 40e3, "share": 1 / 3, "count": 2, "largest": [gap]}
+    store(lab, events, launch=launch | {"devices_ns": {"0": 40e3, "1": 30e3}}, gaps=gaps)
+    page = client.get("/traces/1").text.replace("\u2009", " ").replace("\u202f", " ")
+    assert "per call on the busiest: GPU 0 40.0 µs, GPU 1 30.0 µs" in page
+    assert '<th scope="col">GPU</th>' in page
+    assert "GPU 0 idle 22 % in 1 notable gaps, GPU 1 idle 22 % in 1 notable gaps." in page
 
 
 def test_work_belongs_to_the_call_that_launched_it() -> None:
@@ -131,7 +150,7 @@ def test_a_clock_that_broke_costs_its_events_and_not_the_picture(broken: dict[st
 
 @pytest.mark.parametrize("length", [0.0, 1e-3, 1.0, 8e9, 8.64e13])
 def test_a_timeline_of_any_length_has_an_axis(length: float) -> None:
-    assert "<text" in timeline_svg(Timeline(0, 1, 0.0, length, [], [], 0))
+    assert "<text" in timeline_svg(Timeline(0, 1, 0.0, length, [], {}, 0))
 
 
 def test_a_picture_is_small_well_formed_and_harmless() -> None:

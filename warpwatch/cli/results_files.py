@@ -38,6 +38,12 @@ def import_files(
     ),
     program: str | None = typer.Option(None, help="Operator to record them under; the name of the format by default."),
     device: str | None = typer.Option(None, help="Key of the device; what the file says by default."),
+    confirm: bool = typer.Option(
+        False,
+        "--confirm",
+        help="Compare both commits of each change that the results show, by the repository's own program or operator, "
+        "where a worker has the device.",
+    ),
 ) -> None:
     """Bring results files in; each as a whole or not at all, and a second time changes nothing."""
     from warpwatch.bundle import BundleError
@@ -53,9 +59,11 @@ def import_files(
         with database_url(settings) as url:
             for file in _expand(files, file_format):
                 left_out: list[str] = []
+                awaits = ""
                 try:
                     if file_format == "wwb":
-                        is_new = import_file(url, file, repository, fetch=functools.partial(fetch_commits, settings))
+                        fetch = functools.partial(fetch_commits, settings)
+                        is_new = import_file(url, file, repository, fetch=fetch, confirm=confirm)
                     else:
                         foreign = ForeignFile(
                             _read(file),
@@ -65,17 +73,23 @@ def import_files(
                             repository,
                             program,
                             device,
+                            confirm,
                             _Sidecars(file).fetch,
                         )
-                        is_new, left_out = _import_foreign(url, settings, foreign)
-                    typer.echo(f"{file}: imported" if is_new else f"{file}: was imported before; nothing changed")
+                        is_new, left_out, awaits = _import_foreign(url, settings, foreign)
+                    if awaits:
+                        typer.echo(f"{file}: waits until the repository has the commit {awaits[:12]}")
+                    else:
+                        typer.echo(f"{file}: imported" if is_new else f"{file}: was imported before; nothing changed")
                     for fault in left_out[:_SHOWN_FAULTS]:
                         typer.echo(f"{file}: left out: {fault}", err=True)
                     if len(left_out) > _SHOWN_FAULTS:
                         typer.echo(f"{file}: left out {len(left_out) - _SHOWN_FAULTS} more", err=True)
                 except (BundleError, ForeignFileError, OSError) as error:
                     failed = True
-                    typer.echo(str(error), err=True)
+                    # Others name their file.
+                    where = f"{file}: " if isinstance(error, ForeignFileError) else ""
+                    typer.echo(f"{where}{error}", err=True)
     except EngineError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
@@ -90,9 +104,11 @@ def import_file(
     origin: str = "bundle",
     url: str | None = None,
     fetch: Callable[[str], None] = lambda _: None,
+    *,
+    confirm: bool = False,
 ) -> bool:
-    """Imports one results file; False when it had been imported before. url: where its repository is here. fetch: see
-    server.intake.bundles.
+    """Imports one results file; False when it had been imported before. url: where its repository is here. fetch,
+    confirm: see server.intake.bundles.
 
     BundleError, EngineError: nothing was written.
     """
@@ -101,20 +117,20 @@ def import_file(
 
     database = Database(database_url, pool_size=1)
     try:
-        return import_bundle(database, path, repository, origin, url, fetch).new
+        return import_bundle(database, path, repository, origin, url, fetch, confirm=confirm).new
     finally:
         database.close()
 
 
-def _import_foreign(database_url: str, settings: Settings, file: ForeignFile) -> tuple[bool, list[str]]:
-    """Whether the file is new, and what of it could not be read."""
+def _import_foreign(database_url: str, settings: Settings, file: ForeignFile) -> tuple[bool, list[str], str]:
+    """Whether the file is new, what of it could not be read, and the commit that it waits for, "" for none."""
     from warpwatch.db.database import Database
     from warpwatch.server.intake.foreign_results import import_foreign
 
     database = Database(database_url, pool_size=1)
     try:
         imported = import_foreign(database, settings, file)
-        return imported.new, imported.left_out
+        return imported.new, imported.left_out, imported.awaits
     finally:
         database.close()
 

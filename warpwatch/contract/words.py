@@ -420,6 +420,15 @@ class InboxTab(StrEnum):
     CLOSED = "closed"
 
 
+class AwaitedState(StrEnum):
+    """State of a file of results whose commit the repository did not hold. waiting: it is imported once the mirror has
+    the commit. imported: it was. refused: it could not be, or the commit did not come in time."""
+
+    WAITING = "waiting"
+    IMPORTED = "imported"
+    REFUSED = "refused"
+
+
 class RetentionKind(StrEnum):
     """Data that a repository may keep for a limited time. builds: the logs of compilers; mirror: the server's clone."""
 

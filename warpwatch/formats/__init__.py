@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from warpwatch.formats.findings import VARIANT, WHOLE, case_entry, list_findings, operator_entry
 from warpwatch.formats.model import FILE_LIMIT, SAMPLE_LIMIT, ForeignBenchmark, ForeignResults, FormatError, FormatFault
+from warpwatch.formats.nvbench import EXPORT_TAG
 from warpwatch.formats.reading import DEVICE_KINDS, FORMATS, PROGRAM_FORMATS, read_history, read_results
 
 __all__ = [
     "DEVICE_KINDS",
+    "EXPORT_TAG",
     "FILE_LIMIT",
     "FORMATS",
     "PROGRAM_FORMATS",

@@ -1,6 +1,7 @@
 """Reads the JSON of nvbench: `--json FILE`, or `--jsonbin FILE`, which adds one file of samples per state.
 
-The mean cold GPU time counts. The files of samples hold float32 seconds, little endian; they give its interval.
+The mean cold GPU time counts, with the interval that its standard deviation gives it. The files of samples hold float32
+seconds, little endian.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from warpwatch.formats.model import (
     ForeignResults,
     FormatError,
     FormatFault,
+    bounded,
+    commit_of,
     deviation,
     expect_version,
     invalid,
@@ -36,6 +39,8 @@ from warpwatch.formats.model import (
 VERSIONS = (1,)
 _MEAN, _DEVIATION, _COUNT = "nv/cold/time/gpu/mean", "nv/cold/time/gpu/stdev/relative", "nv/cold/sample_size"
 _SAMPLES = "nv/json/bin:nv/cold/sample_times"
+EXPORT_TAG = "warpwatch/"
+"""Begin of the tags of summaries that an export of Warpwatch adds: interval, commit, metric."""
 _FACTS = ("name", "sm_version", "ptx_version", "sm_default_clock_rate", "number_of_sms", "global_memory_size")
 _FACTS_OF_MEMORY = ("l2_cache_size", "ecc_state")
 
@@ -45,6 +50,7 @@ def read(values: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignResults:
     left_out: list[str] = []
     models = {whole(device.get("id")): device for device in objects(values, "devices", left_out)}
     states = list(_states(values, left_out))
+    commit = _exported_commit(states)
     # Cards of the host that nothing ran on are none of the results'.
     used = list(dict.fromkeys(whole(state.get("device")) for _, state in states))
     # A state that names no known card says nothing of the others.
@@ -73,7 +79,7 @@ def read(values: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignResults:
         left_out.append(f"samples: {len(missing)} of {len(named)} files are not there, such as {missing[0]}")
     facts = {name: device[name] for name in (*_FACTS, *_FACTS_OF_MEMORY) if name in device}
     facts["nvbench"] = str(version.get("nvbench", {}))[:200]
-    return ForeignResults("nvbench", "cuda", name, facts, benchmarks, left_out)
+    return ForeignResults("nvbench", "cuda", name, facts, benchmarks, left_out, commit)
 
 
 def _states(values: dict[str, Any], left_out: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -87,13 +93,29 @@ def _states(values: dict[str, Any], left_out: list[str]) -> Iterator[tuple[str, 
             left_out.append(error.message)
 
 
+def _exported_commit(states: list[tuple[str, dict[str, Any]]]) -> str:
+    """The commit of a file that Warpwatch exported, "" for any other; FormatError where it holds several, or several
+    metrics, whose times would be one benchmark's."""
+    found: dict[str, set[str]] = {"commit": set(), "metric": set()}
+    for _, state in states:
+        with suppress(FormatError):
+            summaries = _summaries(state)
+            for name, values in found.items():
+                values.add(str(summaries.get(EXPORT_TAG + name, {}).get("value", "")))
+    for name, values in found.items():
+        if len(values) > 1:
+            raise invalid(f"it holds times of {len(values)} {name}s", f"export a single one by --{name}")
+    return commit_of(next(iter(found["commit"]), ""))
+
+
 def _version(values: dict[str, Any]) -> dict[str, Any]:
     """The versions that the file names; FormatError for a file that nvbench did not write, or wrote in another one."""
     meta = values.get("meta")
     version = meta.get("version") if isinstance(meta, dict) else None
     schema = version.get("json") if isinstance(version, dict) else None
     if not isinstance(version, dict) or not isinstance(schema, dict):
-        raise invalid("it has no meta.version.json, so nvbench of 2022 or later did not write it")
+        fault = "it has no meta.version.json, so nvbench of 2022 or later did not write it"
+        raise invalid(fault, "build the benchmark with a newer nvbench")
     expect_version(whole(schema.get("major")), VERSIONS, "the JSON of nvbench")
     return version
 
@@ -139,11 +161,15 @@ def _benchmark(key: str, state: dict[str, Any], sidecars: dict[str, bytes]) -> F
     binary = summaries.get(_SAMPLES, {})
     filename = binary.get("filename")
     data = sidecars.get(_relative(text_of(filename, "filename"))) if filename is not None else None
-    if data is not None:
-        return timed(key, _samples(key, data, whole(binary.get("size"))), sizes, mean_ns)
+    samples = [mean_ns] if data is None else _samples(key, data, whole(binary.get("size")))
     relative = deviation(summaries.get(_DEVIATION, {}).get("value"))
     count = whole(summaries.get(_COUNT, {}).get("value")) or 1
-    return spread_by(timed(key, [mean_ns], sizes), None if relative is None else relative * mean_ns, count)
+    # The interval of the samples' median need not hold their mean.
+    benchmark = spread_by(timed(key, samples, sizes, mean_ns), None if relative is None else relative * mean_ns, count)
+    if f"{EXPORT_TAG}low" not in summaries or f"{EXPORT_TAG}high" not in summaries:
+        return benchmark
+    ends = (_value(summaries[EXPORT_TAG + end], f"{key}: {end}") * 1e9 for end in ("low", "high"))
+    return replace(bounded(benchmark, *ends), noise=benchmark.noise)
 
 
 def _axes(state: dict[str, Any]) -> list[dict[str, Any]]:

@@ -68,6 +68,13 @@ class Recording:
     def of_call(self, spans: list[Span], call: int) -> list[Span]:
         return [span for span in spans if span.call == call]
 
+    def work_by_device(self, call: int) -> dict[str, list[Span]]:
+        """The device work of a call, by the number of the device."""
+        by_device: dict[str, list[Span]] = {}
+        for span in self.of_call(self.work, call):
+            by_device.setdefault(str(span.arguments.get("device", 0)), []).append(span)
+        return by_device
+
 
 def read_recording(path: Path) -> Recording:
     """The recording in an uncompressed Chrome trace."""

@@ -3,14 +3,16 @@
 `summarize` returns this JSON:
 sequence   [[name, ns], …] of one call in order, see `sequence`
 survey     see `survey`
-launch     {"host_ns", "launch_ns", "launches", "device_ns"} per call while profiled, GPUs only
-gaps       {"window_ns", "idle_ns", "share", "count", "largest": [{"ns", "after", "before", "operator"}]}, GPUs only
+launch     {"host_ns", "launch_ns", "launches", "device_ns", "devices_ns"} per call while profiled, GPUs only;
+           device_ns is of the busiest device, devices_ns by device where there are several
+gaps       {"window_ns", "idle_ns", "share", "count", "largest": [{"ns", "after", "before", "operator", "device"}]},
+           GPUs only; sums over devices, and "device" where there are several
 memory     {"device", "base_bytes", "peak_bytes", "allocations", "allocated_bytes", "points": [[ns, bytes], …]}
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
@@ -43,39 +45,40 @@ def launches(recording: Recording) -> dict[str, Any]:
         return {}
     calls_of_runtime = [span for span in recording.runtime if span.call is not None]
     launch_spans = [span for span in calls_of_runtime if any(word in span.name for word in _LAUNCHES)]
-    busy = [
-        union_ns([(span.start, span.end) for span in recording.of_call(recording.work, index)])
-        for index in range(count)
-    ]
+    busy: dict[str, float] = defaultdict(float)
+    for index in range(count):
+        for device, work in recording.work_by_device(index).items():
+            busy[device] += union_ns([(span.start, span.end) for span in work])
+    devices = {device: total / count for device, total in sorted(busy.items())}
     return {
         "host_ns": sum(call.duration for call in recording.calls) / count,
         "launch_ns": sum(span.duration for span in launch_spans) / count,
         "launches": len(launch_spans) / count,
-        "device_ns": sum(busy) / count,
-    }
+        "device_ns": max(devices.values(), default=0.0),
+    } | ({"devices_ns": devices} if len(devices) > 1 else {})
 
 
 def idle_gaps(recording: Recording) -> dict[str, Any]:
-    """Gaps between the first and the last device work of a call in which no stream was busy."""
+    """Gaps between the first and the last work of a call on a device, in which none of its streams was busy."""
     operators = {span.arguments.get("External id"): span.name for span in recording.operations}
     window, idle = 0.0, 0.0
     gaps: list[dict[str, Any]] = []
-    for index in range(len(recording.calls)):
-        work = recording.of_call(recording.work, index)
-        if not work:
-            continue
+    worked = [item for index in range(len(recording.calls)) for item in recording.work_by_device(index).items()]
+    for device, work in worked:
         last = work[0]
         for span in work[1:]:
             if span.start > last.end:
                 operator = operators.get(span.arguments.get("External id"))
                 gap = {"ns": span.start - last.end, "after": last.name, "before": span.name, "operator": operator}
-                gaps.append(gap)
+                gaps.append(gap | {"device": device})
                 idle += span.start - last.end
             last = span if span.end > last.end else last
         window += last.end - work[0].start
     if not window:
         return {}
     largest = sorted(gaps, key=lambda gap: -gap["ns"])[:LARGEST_GAPS]
+    if len({device for device, _ in worked}) < 2:
+        largest = [{key: value for key, value in gap.items() if key != "device"} for gap in largest]
     return {"window_ns": window, "idle_ns": idle, "share": idle / window, "count": len(gaps), "largest": largest}
 
 
