@@ -70,7 +70,8 @@ class JobSpec:
     stop, pairs (variant, case): of a comparison; rounds None means contract.rounds.ROUNDS, stop None takes all rounds.
     sanitize: a name of SANITIZERS, for checks. known: see KnownNames; the field asks for nothing. toolchains: of a
     comparison, the toolchains that build and run the base and the head; see worker.toolchains. A name that
-    `name_environment` made asks for whichever of them gives that environment.
+    `name_environment` made asks for whichever of them gives that environment. sealed: of a judgement, whose cases and
+    seed are stored apart and nobody but a worker gets; its child leaves nothing to later children.
     """
 
     suite: str = "quick"
@@ -86,6 +87,7 @@ class JobSpec:
     sanitize: str | None = None
     known: KnownNames | None = None
     toolchains: tuple[str, str] | None = None
+    sealed: bool = False
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> JobSpec:
