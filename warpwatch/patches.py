@@ -62,7 +62,9 @@ def patch_of_files(mirror: Path, base_sha: str, files: Mapping[str, str]) -> byt
         git.git("read-tree", base_sha, cwd=mirror, index=index, environment=apart)
         lines = ""
         for name, text in files.items():
-            if not name or name != name.strip() or any(mark in name for mark in '\n\t\0"'):
+            # git leaves out a path that leads elsewhere, instead of refusing it.
+            is_inside = not {"", ".", ".."} & set(name.split("/")) and ".git" not in name.lower().split("/")
+            if not is_inside or name != name.strip() or any(mark in name for mark in '\n\t\0"'):
                 raise PatchError(f"{name!r} is no name of a file")
             blob = git.git("hash-object", "-w", "--stdin", cwd=mirror, environment=apart, text=text).strip()
             lines += f"100644 {blob}\t{name}\n"

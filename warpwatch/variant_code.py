@@ -63,7 +63,9 @@ def changed_definition(before: ast.Module, after: ast.Module) -> str | None:
         decorators = {ast.dump(decorator) for decorator in was.decorator_list} if was is not None else set()
         if any(ast.dump(item) not in decorators and not _is_of_triton(item) for item in now.decorator_list):
             return f"a decorator of {name}"
-        if (was is None or ast.dump(was.args) != ast.dump(now.args)) and (_calls(now.args) or _calls_in(now.returns)):
+        kept = {ast.dump(part) for part in (was.args, was.returns) if part is not None} if was is not None else set()
+        parts = [part for part in (now.args, now.returns) if part is not None and ast.dump(part) not in kept]
+        if any(map(_calls, parts)):
             return f"a call in the arguments of {name}"
     gone = functions[0].keys() - functions[1].keys()
     return f"{min(gone)}, which is gone" if gone else None
@@ -106,10 +108,6 @@ def _used_by_definition(tree: ast.Module) -> set[str]:
         used |= names
         pending += [functions[name] for name in names if name in functions]
     return used
-
-
-def _calls_in(node: ast.AST | None) -> bool:
-    return node is not None and _calls(node)
 
 
 def _reached(body: list[ast.stmt], definitions: dict[str, list[int]], first: Iterable[int]) -> set[int]:
