@@ -12,11 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from warpwatch.db.judgements import JudgementRow, list_judgements, read_judgement
 from warpwatch.db.reads.query import Page
 from warpwatch.server.http.access import Asking, require_repository
+from warpwatch.server.http.brief import briefly, documented_brief
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, database_of, require_schema
 from warpwatch.server.intake.judgement_requests import JudgementRequest, take_judgement
 from warpwatch.server.receipts import MOST_BYTES, ReceiptError, public_keys, verify_receipt
+from warpwatch.server.reports.formats import JUDGEMENT_WORDS
+from warpwatch.server.web.brief import brief_judgement
 from warpwatch.server.web.render import PageScope
 
 router = APIRouter()
@@ -37,7 +40,8 @@ class VerifiedReceipt:
     statement: dict[str, Any]
 
 
-@api.post("/judgements", status_code=201, responses=documented(403, 409, 422, 429, 502, 507))
+@api.post("/judgements", status_code=201, responses=documented(403, 409, 422, 429, 502, 507) | documented_brief(201))
+@briefly(brief_judgement)
 @in_git_thread(lambda arguments: arguments["body"].repository)
 def create_judgement(
     request: Request, body: JudgementRequest, settings: Config, caller: Asking, response: Response
@@ -62,7 +66,8 @@ def get_judgements(session: Db, before: Before = None, limit: Limit = 50) -> Pag
     return list_judgements(session, before, limit)
 
 
-@api.get("/judgements/{judgement_id}", responses=documented(404, 422))
+@api.get("/judgements/{judgement_id}", responses=documented(404, 422) | documented_brief())
+@briefly(brief_judgement)
 def get_judgement(session: Db, judgement_id: int) -> JudgementRow:
     """One judgement; its verdict and its receipt once it has ended."""
     row = read_judgement(session, judgement_id)
@@ -106,5 +111,6 @@ def verify_form(
 
 def _page(page: PageScope, before: int | None, **more: Any) -> Response:
     rows = list_judgements(page.session, before)
+    words = {str(verdict): text for verdict, text in JUDGEMENT_WORDS.items()}
     given = {"error": None, "receipt": "", "statement": None, "verdict": None} | more
-    return page.page("judgements.html", json="/judgements", rows=rows, before=before, **given)
+    return page.page("judgements.html", json="/judgements", rows=rows, before=before, words=words, **given)
