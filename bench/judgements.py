@@ -127,9 +127,9 @@ def main() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
-        rules = folder / "judgements.toml"
+        rules = folder / "home" / "judgements" / "rules.toml"
+        rules.parent.mkdir(parents=True)
         os.environ |= {"WARPWATCH_HOME": str(folder / "home"), "WARPWATCH_PORT": str(port)}
-        os.environ["WARPWATCH_JUDGEMENTS"] = str(rules)
         settings = load_settings()
         source = make_source(folder)
         with running_database(settings) as url, running_services(settings, url, [arguments.device]):

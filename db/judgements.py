@@ -208,6 +208,42 @@ def list_judgements(session: Session, before: int | None = None, limit: int = 50
     return fetch_page(session, JudgementRow, sql, limit, before=before)
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderRow:
+    """The best judgement of a client for an operator on a device. at_least: its speed-up on the hidden cases."""
+
+    repository: str
+    operator: str
+    device_key: str
+    client: str
+    at_least: float
+    judgement: int
+    created_at: datetime
+
+
+def list_leaders(session: Session) -> list[LeaderRow]:
+    """The best `faster` judgement of each client by operator and device, the fastest first, then the earliest. Only
+    those that were judged like the newest one, on the same base and hidden cases, can be compared."""
+    sql = """
+    WITH newest AS (
+        SELECT DISTINCT ON (repository_id, operator, device_key) repository_id, operator, device_key,
+               facts ->> 'base' AS base, facts ->> 'hidden_set' AS hidden_set
+        FROM judgements ORDER BY repository_id, operator, device_key, id DESC
+    ), best AS (
+        SELECT DISTINCT ON (repository_id, operator, device_key, client)
+               repository_id, operator, device_key, client, at_least, judgements.id AS judgement, created_at
+        FROM judgements JOIN newest USING (repository_id, operator, device_key)
+        WHERE verdict = 'faster' AND receipt IS NOT NULL AND at_least IS NOT NULL
+          AND facts ->> 'base' = newest.base AND facts ->> 'hidden_set' = newest.hidden_set
+        ORDER BY repository_id, operator, device_key, client, at_least DESC, judgements.id
+    )
+    SELECT repositories.name AS repository, operator, device_key, client, at_least, judgement, best.created_at
+    FROM best JOIN repositories ON repositories.id = repository_id AND deleted_at IS NULL
+    ORDER BY repository, operator, device_key, at_least DESC, judgement
+    """
+    return fetch(session, LeaderRow, sql)
+
+
 def list_open(session: Session) -> list[OpenJudgement]:
     """Judgements without a receipt, oldest first; another server that reads them meanwhile gets the others."""
     sql = """

@@ -17,6 +17,8 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet
 
+from warpwatch.contract.data_folder import judgements_folder
+
 TYPE = "warpwatch-receipt"
 """Media type in the header of a receipt: a token of another purpose is no receipt, whoever signed it."""
 KEY_FILE = "receipt-key.json"
@@ -33,9 +35,9 @@ class ReceiptError(ValueError):
 
 def receipt_key(home: Path) -> ECKey:
     """The key that this server signs with, made at its first use."""
-    path = home / KEY_FILE
+    path = judgements_folder(home) / KEY_FILE
     if not path.exists():
-        home.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = ECKey.generate_key("P-256", {"alg": _ALGORITHM, "use": "sig"}, private=True, auto_kid=True)
         partial = path.with_suffix(f".{os.getpid()}")
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

@@ -138,11 +138,6 @@ VARIABLES = (
         "days after its last use that a patch of `warpwatch try --server` is deleted with its results, 0.01 to 365",
     ),
     Variable(
-        "WARPWATCH_JUDGEMENTS",
-        "none",
-        "file that says what the server judges patches on, with hidden cases, see judgements.md; unset, it judges none",
-    ),
-    Variable(
         "WARPWATCH_DISK_RESERVE_GB",
         "`1`",
         "GiB that stay free in `WARPWATCH_HOME`: with less, workers run no job, and the server takes no work",
@@ -205,7 +200,6 @@ class Settings:
     fork_isolation: the weakest isolation in which a worker runs commits that no branch holds.
     trial_share: of a device's time, for trials while other work waits.
     patch_days: how long a patch is kept after its last use.
-    judgements: the file of hidden cases; None where no patch is judged.
     private_hosts: see warpwatch.destinations.parse_private_hosts.
     proxies: whose X-Forwarded headers are believed.
     log_format: one of LOG_FORMATS.
@@ -238,7 +232,6 @@ class Settings:
     fork_isolation: str = "user"
     trial_share: float = 0.2
     patch_days: float = 7.0
-    judgements: Path | None = None
     private_hosts: str = ""
     proxies: tuple[Network, ...] = ()
     log_format: str = "text"
@@ -294,7 +287,6 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         fork_isolation=_choice(environ, "WARPWATCH_FORK_ISOLATION", FORK_ISOLATIONS),
         trial_share=_number(environ, "WARPWATCH_TRIAL_SHARE", 0.2, low=0, high=1),
         patch_days=_number(environ, "WARPWATCH_PATCH_DAYS", 7, low=0.01, high=365),
-        judgements=Path(file).absolute() if (file := environ.get("WARPWATCH_JUDGEMENTS")) else None,
         private_hosts=_hosts(environ, "WARPWATCH_PRIVATE_HOSTS"),
         proxies=_networks(environ, "WARPWATCH_PROXIES"),
         log_format=_choice(environ, "WARPWATCH_LOG_FORMAT", LOG_FORMATS),

@@ -110,6 +110,7 @@ PUBLIC = (
     "GET /badges/{repository}.svg",
     "GET /verdicts",
     "GET /verdicts/thresholds",
+    "GET /receipts/keys",
 )
 """What anybody may ask for on a server that lets the public in: the least of all roles. Of which repositories, and
 which columns, db.published decides; what it hides is in no answer to these."""

@@ -12,13 +12,13 @@ import logging
 import secrets
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from warpwatch import git
-from warpwatch.contract.priorities import AWAITED
+from warpwatch.contract.data_folder import judgements_folder
+from warpwatch.contract.priorities import ORDINARY
 from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
 from warpwatch.db.judgements import NewJudgement, count_turns, create_judgement
@@ -38,6 +38,7 @@ from warpwatch.settings import Settings
 from warpwatch.sources import Sources
 
 REFUSED = "not judged: some fields are not valid"
+RULES_FILE = "rules.toml"
 _log = logging.getLogger(__name__)
 _Case = Annotated[str, Field(min_length=1, max_length=500)]
 
@@ -92,12 +93,13 @@ class JudgementRequest(BaseModel):
 
 def read_rules(settings: Settings) -> JudgementRules:
     """The owner's file; Problem 409 where there is none, and 503 where it cannot be used. No answer quotes it."""
-    if settings.judgements is None:
-        raise Problem(409, "this server judges no patches; its owner sets WARPWATCH_JUDGEMENTS, see docs/judgements.md")
+    path = judgements_folder(settings.home) / RULES_FILE
+    if not path.exists():
+        raise Problem(409, "this server judges no patches until its owner writes rules for it, see docs/judgements.md")
     try:
-        return JudgementRules.model_validate(tomllib.loads(Path(settings.judgements).read_text(encoding="utf-8")))
+        return JudgementRules.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeError, tomllib.TOMLDecodeError, ValidationError) as error:
-        _log.error("WARPWATCH_JUDGEMENTS=%s cannot be used: %s", settings.judgements, error)
+        _log.error("%s cannot be used: %s", path, error)
     raise Problem(503, "the server's file of judgements cannot be used; its log tells the owner why")
 
 
@@ -140,7 +142,7 @@ def take_judgement(
     with database.session() as session:
         opened = _take_turn(session, rules, client)
         # The first open judgement of every client comes before the second of anybody.
-        planned.priority = AWAITED - opened
+        planned.priority = ORDINARY - opened
         submission_id = store_submission(session, plan, [*jobs, *sealed], planned, "api", None)
         return create_judgement(
             session,

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from warpwatch.db.judgements import JudgementRow, list_judgements, read_judgement
+from warpwatch.db.judgements import JudgementRow, LeaderRow, list_judgements, list_leaders, read_judgement
 from warpwatch.db.reads.query import Page
-from warpwatch.server.http.access import Asking, require_repository
+from warpwatch.server.http.access import CI_PREFIX, Asking, require_repository
 from warpwatch.server.http.brief import briefly, documented_brief
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, database_of, require_schema
-from warpwatch.server.intake.judgement_requests import JudgementRequest, take_judgement
+from warpwatch.server.intake.judgement_requests import JudgementRequest, read_rules, take_judgement
 from warpwatch.server.receipts import MOST_BYTES, ReceiptError, public_keys, verify_receipt
 from warpwatch.server.reports.formats import JUDGEMENT_WORDS
 from warpwatch.server.web.brief import brief_judgement
@@ -54,7 +54,9 @@ def create_judgement(
     require_schema(request)
     require_repository(caller, body.repository)
     database = database_of(request)
-    number = take_judgement(database, settings, body, caller.name, request.app.state.sources)
+    # A CI job is named after its branch as well, of which there may be any number.
+    client = caller.name if caller.repositories is None else f"{CI_PREFIX}{', '.join(sorted(caller.repositories))}"
+    number = take_judgement(database, settings, body, client, request.app.state.sources)
     response.headers["Location"] = f"/api/v1/judgements/{number}"
     with database.session() as session:
         return get_judgement(session, number)
@@ -64,6 +66,14 @@ def create_judgement(
 def get_judgements(session: Db, before: Before = None, limit: Limit = 50) -> Page[JudgementRow]:
     """Judgements, newest first."""
     return list_judgements(session, before, limit)
+
+
+@api.get("/judgements/leaders", responses=documented(409, 503))
+def get_leaders(session: Db, settings: Config) -> list[LeaderRow]:
+    """The best judgement of each client by operator and device, if the server's owner shows them."""
+    if not read_rules(settings).leaderboard:
+        raise Problem(409, "this server shows no leaderboard; its owner sets `leaderboard = true` in its rules")
+    return list_leaders(session)
 
 
 @api.get("/judgements/{judgement_id}", responses=documented(404, 422) | documented_brief())
@@ -93,9 +103,9 @@ def verify(settings: Config, body: ReceiptText) -> VerifiedReceipt:
 
 
 @router.get("/judgements")
-def judgements(page: PageScope, before: Before = None) -> Response:
+def judgements(page: PageScope, settings: Config, before: Before = None) -> Response:
     """Judgements, newest first, and the form that verifies a receipt."""
-    return _page(page, before)
+    return _page(page, settings, before)
 
 
 @router.post("/receipts/verify")
@@ -105,12 +115,18 @@ def verify_form(
     try:
         statement = verify_receipt(receipt, public_keys(settings.home))
     except ReceiptError as error:
-        return _page(page, None, error=str(error), receipt=receipt)
-    return _page(page, None, statement=json.dumps(statement, indent=2), verdict=statement.get("verdict"))
+        return _page(page, settings, None, error=str(error), receipt=receipt)
+    return _page(page, settings, None, statement=json.dumps(statement, indent=2), verdict=statement.get("verdict"))
 
 
-def _page(page: PageScope, before: int | None, **more: Any) -> Response:
+def _page(page: PageScope, settings: Config, before: int | None, **more: Any) -> Response:
     rows = list_judgements(page.session, before)
+    try:
+        leaders = list_leaders(page.session) if read_rules(settings).leaderboard else []
+    except Problem:
+        leaders = []
     words = {str(verdict): text for verdict, text in JUDGEMENT_WORDS.items()}
     given = {"error": None, "receipt": "", "statement": None, "verdict": None} | more
-    return page.page("judgements.html", json="/judgements", rows=rows, before=before, words=words, **given)
+    return page.page(
+        "judgements.html", json="/judgements", rows=rows, before=before, words=words, leaders=leaders, **given
+    )

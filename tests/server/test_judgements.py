@@ -21,6 +21,7 @@ from tests.builders import CASES, Lab, catalogue, write_commits
 from tests.server.test_submissions import errors, jobs
 from warpwatch.cli.app import app as commands
 from warpwatch.contract.activities import RunTimes
+from warpwatch.contract.data_folder import judgements_folder, secret_paths
 from warpwatch.contract.outcome import Comparison, Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import Fault, JobKind, Status
@@ -66,9 +67,11 @@ hidden = ["{HIDDEN}"]
 
 
 @pytest.fixture
-def settings(settings: Settings, tmp_path: Path) -> Settings:
-    (tmp_path / "judgements.toml").write_text(RULES)
-    return replace(settings, judgements=tmp_path / "judgements.toml")
+def settings(settings: Settings) -> Settings:
+    folder = judgements_folder(settings.home)
+    folder.mkdir(parents=True)
+    (folder / "rules.toml").write_text(RULES)
+    return settings
 
 
 @pytest.fixture
@@ -287,6 +290,22 @@ def test_digests_of_two_receipts_cannot_be_compared(client: TestClient, lab: Lab
     assert first["hidden_set"] == second["hidden_set"]
 
 
+def test_a_leaderboard_shows_the_best_of_each_client(
+    client: TestClient, lab: Lab, keeper: JudgementKeeper, settings: Settings
+) -> None:
+    for times in (0.7, 0.45, 1.4):
+        judged(client, lab, keeper, times)
+    assert client.get(f"{API}/judgements/leaders").status_code == 409, "it is off unless the owner wants it"
+    assert "Leaderboard" not in client.get("/judgements").text
+    (judgements_folder(settings.home) / "rules.toml").write_text(f"leaderboard = true\n{RULES}")
+    rows = client.get(f"{API}/judgements/leaders").json()
+    assert [(row["client"], row["at_least"], row["judgement"]) for row in rows] == [("local", 2.0, 2)]
+    assert "Leaderboard" in client.get("/judgements").text
+    with lab.database.session() as session:
+        session.execute(text("""UPDATE judgements SET facts = facts || '{"hidden_set": "other"}' WHERE id = 3"""))
+    assert client.get(f"{API}/judgements/leaders").json() == [], "nobody was judged on today's cases"
+
+
 def test_a_judgement_is_decided_once(client: TestClient, lab: Lab, keeper: JudgementKeeper) -> None:
     row = judged(client, lab, keeper)
     first = jobs(client, row["submission_id"])[-1]["id"]
@@ -301,7 +320,7 @@ def test_the_number_of_answers_has_limits(client: TestClient, lab: Lab, keeper: 
     rows = [ask(client).json() for _ in range(2)]
     assert ask(client).status_code == 429, "two are open"
     priorities = [{job["priority"] for job in jobs(client, row["submission_id"])} for row in rows]
-    assert priorities == [{3}, {2}], "the first of another client comes before the second of this one"
+    assert priorities == [{0}, {-1}], "the first of another client comes before the second of this one"
     for row in rows:
         finish(lab, client, row)
     keeper.sweep()
@@ -348,14 +367,17 @@ def test_a_budget_ends_a_judgement(client: TestClient, lab: Lab, keeper: Judgeme
 
 
 def test_the_owners_file_is_never_quoted(client: TestClient, settings: Settings) -> None:
-    assert settings.judgements is not None
-    settings.judgements.write_text(RULES + 'hidden = "twice"\n')
+    rules = judgements_folder(settings.home) / "rules.toml"
+    rules.write_text(RULES + 'hidden = "twice"\n')
     answer = ask(client)
     assert answer.status_code == 503
     assert "8191" not in answer.text
-    settings.judgements.write_text(RULES)
+    rules.write_text(RULES)
     assert "8191" not in ask(client, operator="cube").text
     assert ask(client, repository="other").status_code == 422
+    rules.unlink()
+    assert ask(client).status_code == 409
+    assert judgements_folder(settings.home) in secret_paths(settings.home), "kernel code on this machine sees it not"
 
 
 def forge(receipt: str, header: dict[str, Any], payload: dict[str, Any] | None = None, key: bytes = b"") -> str:
@@ -377,7 +399,7 @@ def decode(part: str) -> bytes:
 
 def test_a_changed_receipt_proves_nothing(tmp_path: Path) -> None:
     ours, other = receipt_key(tmp_path / "ours"), receipt_key(tmp_path / "other")
-    assert (tmp_path / "ours" / "receipt-key.json").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "ours" / "judgements" / "receipt-key.json").stat().st_mode & 0o077 == 0
     keys = public_keys(tmp_path / "ours")
     assert "d" not in keys["keys"][0]
     receipt = sign_receipt(ours, {"verdict": "wrong"})

@@ -63,7 +63,7 @@ async def read_all(agent: Agent, lab: Lab) -> None:
     assert "register it with" in await agent.refused("list_open", repository="nothing")
     assert "there is no regression 99" in await agent.refused("show_change", change=99)
     unjudged = await agent.refused("judge", repository="kernels", operator="square", patch="x")
-    assert "its owner sets WARPWATCH_JUDGEMENTS" in unjudged
+    assert "this server judges no patches" in unjudged
     assert "there is no judgement 99" in await agent.refused("judge", judgement=99)
     refused = await agent.refused("submit", repository="kernels", commits="main", operators=["none"])
     assert "422:" in refused
