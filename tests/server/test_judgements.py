@@ -237,7 +237,7 @@ def write(lab: Lab, how: str, job: int, run: int, request: JobRequest) -> None:
             found = measured(lab, request).findings
             runs.release_run(session, run, PartialOutcome(lab.environment.key, found))
         else:
-            wrong = {"message": LEAK, "status": Status.WRONG} if request.kind is not JobKind.COMPARE else {}
+            wrong: dict[str, Any] = {} if request.kind is JobKind.COMPARE else {"message": LEAK, "status": Status.WRONG}
             runs.finish_patch_run(session, run, measured(lab, request, **wrong), RunTimes())
 
 
@@ -430,10 +430,11 @@ def test_a_changed_receipt_proves_nothing(tmp_path: Path) -> None:
     for forgery in forged:
         with pytest.raises(ReceiptError):
             verify_receipt(forgery, keys)
-    secret: list[dict[str, Any]] = [{"kty": "oct", "k": "aGFsbG8"}]
-    for wrong in ({}, {"keys": []}, {"keys": secret}, {"keys": 1}, {"keys": [ours.as_dict(private=True)]}):
+    # Of another kind, none at all, and the secret key itself.
+    untrusted: list[Any] = [[{"kty": "oct", "k": encode(bytes(32))}], [], 1, [ours.as_dict(private=True)]]
+    for wrong in untrusted:
         with pytest.raises(ReceiptError):
-            verify_receipt(receipt, wrong)
+            verify_receipt(receipt, {"keys": wrong})
 
 
 def test_the_command_verifies_a_receipt(client: TestClient, lab: Lab, keeper: JudgementKeeper, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_cheats_of_the_exam_are_judged_as_cheats(repository: Repository, tools: 
     folder = FOLDER / "cheaters"
     paths = [folder / "warpwatch.toml", *folder.glob("kernels/*.py")]
     sha = repository.commit("cheats", {str(path.relative_to(folder)): path.read_text() for path in paths})
-    verdicts = {}
+    verdicts: dict[str, JudgementVerdict | None] = {}
     for operator, variants in EXAM.items():
         spec = JobSpec(variants=variants, cases=["n=192,f32,fwd"], seed=7, budget_ns=BENCH_BUDGET_NS, sealed=True)
         for kind in (JobKind.CHECK, JobKind.BENCH):
