@@ -91,6 +91,7 @@ HELPER = "def helper(a):"
         ("return launch(a)", "return launch(a) + 0", None),
         ("return v1(a) + 0", "return v1(a)", None),
         (HELPER, "def other(a, b=1):\n    return a\n\ndef helper(a, b=2):", None),
+        (HELPER, "@functools.cache\ndef other():\n    return v2\n\ndef helper(a):", None),
         (HELPER, "@triton.jit\ndef other(a):\n    return a\n\ndef helper(a):", None),
         (
             HELPER,

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 _DYNAMIC = {"*", "__import__", "eval", "exec", "getattr", "globals", "importlib", "locals", "modules", "setattr"}
 _DYNAMIC |= {"vars", "variants", "Variant"}
 """Names in a file that may reach a definition, or make a variant, under a name that is not written."""
+_WRAPPERS = ("triton", "functools")
+"""Modules whose decorators wrap a function and call nothing of the file."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -38,8 +40,8 @@ def variant_digests(tree: ast.Module) -> dict[str, str] | None:
 def changed_definition(before: ast.Module, after: ast.Module) -> str | None:
     """What a patch of an operator's file changes besides the code of variants, for people; None where it is nothing.
 
-    Only functions may differ or be new: variants, kernels of Triton, and plain functions whose names the definition
-    does not use. What runs when the file is imported stays: calls in arguments, and decorators but for data of Triton.
+    Only functions may differ or be new: variants, kernels of Triton, and plain or cached functions whose names the
+    definition does not use. What runs when the file is imported stays: calls in arguments, and all other decorators.
     """
     old, new = ([node for node in tree.body if not _is_code(node)] for tree in (before, after))
     for index, node in enumerate(new):
@@ -61,7 +63,7 @@ def changed_definition(before: ast.Module, after: ast.Module) -> str | None:
         if _sets_globals(now):
             return f"a global variable in {name}"
         decorators = {ast.dump(decorator) for decorator in was.decorator_list} if was is not None else set()
-        if any(ast.dump(item) not in decorators and not _is_of_triton(item) for item in now.decorator_list):
+        if any(ast.dump(item) not in decorators and not _is_wrapper(item) for item in now.decorator_list):
             return f"a decorator of {name}"
         kept = {ast.dump(part) for part in (was.args, was.returns) if part is not None} if was is not None else set()
         parts = [part for part in (now.args, now.returns) if part is not None and ast.dump(part) not in kept]
@@ -77,22 +79,22 @@ def _is_code(node: ast.stmt) -> bool:
 
 
 def _is_of_code(decorator: ast.expr) -> bool:
-    """Whether a decorator makes a variant or a kernel of Triton."""
+    """Whether a decorator makes a variant, or only wraps a function that variants may consist of."""
     function = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return isinstance(function, ast.Attribute) and (function.attr == "variant" or _is_of_triton(function))
+    return isinstance(function, ast.Attribute) and (function.attr == "variant" or _is_wrapper(function))
 
 
-def _is_of_triton(node: ast.expr) -> bool:
-    """Whether an expression consists of names of Triton, calls of these, and plain data."""
+def _is_wrapper(node: ast.expr) -> bool:
+    """Whether an expression consists of names of Triton and functools, calls of these, and plain data."""
     if isinstance(node, ast.Call):
         parts = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
-        return isinstance(node.func, ast.Attribute) and all(map(_is_of_triton, parts))
+        return isinstance(node.func, ast.Attribute) and all(map(_is_wrapper, parts))
     if isinstance(node, ast.Dict):
-        return all(key is not None and _is_of_triton(key) for key in node.keys) and all(map(_is_of_triton, node.values))
+        return all(key is not None and _is_wrapper(key) for key in node.keys) and all(map(_is_wrapper, node.values))
     if isinstance(node, ast.List | ast.Tuple):
-        return all(map(_is_of_triton, node.elts))
+        return all(map(_is_wrapper, node.elts))
     if isinstance(node, ast.Attribute):
-        return isinstance(node.value, ast.Name) and node.value.id == "triton"
+        return isinstance(node.value, ast.Name) and node.value.id in _WRAPPERS
     return isinstance(node, ast.Constant)
 
 
