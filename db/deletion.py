@@ -31,6 +31,7 @@ _STEPS = (
     ("submissions", _OF_REPOSITORY, 200),
     ("schedules", _OF_REPOSITORY, 50),
     ("saved_views", _OF_REPOSITORY, 50),
+    ("judgements", _OF_REPOSITORY, 50),
     ("patches", _OF_REPOSITORY, 50),
     ("commits", _OF_REPOSITORY, 200),
 )

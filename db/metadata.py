@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from warpwatch.db import access, channels, forge, keeping, patches, proofs, saved_views, watches, worker_keys
+from warpwatch.db import (
+    access,
+    channels,
+    forge,
+    judgements,
+    keeping,
+    patches,
+    proofs,
+    saved_views,
+    watches,
+    worker_keys,
+)
 from warpwatch.db.models import Base
 
-SUBJECTS = (access, channels, forge, keeping, patches, proofs, saved_views, watches, worker_keys)
+SUBJECTS = (access, channels, forge, judgements, keeping, patches, proofs, saved_views, watches, worker_keys)
 """Modules with tables of their own."""
 METADATA = Base.metadata

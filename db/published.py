@@ -35,6 +35,8 @@ ROWS = {
     **dict.fromkeys(("points", "all_points", "comparisons", "all_comparisons", "samples", "branch_commits"), _ALL),
     **dict.fromkeys(("regression_series", "trials", "environment_steps", "job_sources", "runs"), _ALL),
     **dict.fromkeys(("traces", "trace_kernels", "trace_chunks", "cards"), _ALL),
+    # Judgements are of uncommitted work, and nobody but a worker reads what a sealed job has to measure.
+    **dict.fromkeys(("judgements", "sealed_jobs"), "false"),
     "devices": "id IN (SELECT device_id FROM series)",
     "environments": "device_id IN (SELECT id FROM devices)",
 }

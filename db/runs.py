@@ -24,6 +24,7 @@ from warpwatch.contract.words import OUTAGES, JobKind, JobState, Reason, RunStat
 from warpwatch.db.columns import StoredSpec
 from warpwatch.db.database import storable
 from warpwatch.db.errors import StaleRunError
+from warpwatch.db.judgements import SEALED_MESSAGE, SealedJobRecord, store_sealed_outcome, unseal
 from warpwatch.db.live import announce, announce_queued
 from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.patches import is_patch, store_outcome
@@ -41,12 +42,13 @@ MAX_OUTAGES = 150
 
 _REQUEST = """job.kind, job.spec, repositories.url, commits.sha, base.sha AS base_sha, operators.name AS operator,
 repositories.definitions_url, job.definitions_sha, job.trace_parent, patches.base_sha AS patch_base_sha,
-patches.content AS patch"""
+patches.content AS patch, sealed_jobs.cases AS sealed_cases, sealed_jobs.seed AS sealed_seed"""
 _OF_REQUEST = """
 JOIN submissions ON submissions.id = job.submission_id
 JOIN repositories ON repositories.id = submissions.repository_id
 JOIN commits ON commits.id = job.commit_id
 LEFT JOIN patches ON patches.id = commits.patch_id
+LEFT JOIN sealed_jobs ON sealed_jobs.job_id = job.id
 LEFT JOIN commits AS base ON base.id = job.base_commit_id
 JOIN operators ON operators.id = job.operator_id
 """
@@ -102,14 +104,21 @@ _HEARTBEAT = text(f"""
 UPDATE runs SET heartbeat_at = clock_timestamp() FROM jobs
 WHERE runs.id = :run_id AND runs.state = 'running' AND jobs.id = runs.job_id RETURNING {_OWNERSHIP}
 """)
+# A sealed job shows neither log nor progress: they name cases, and the pace of their steps tells how large cases are.
 _APPEND = text("""
-INSERT INTO run_logs (run_id, text) SELECT id, :text FROM runs WHERE id = :run_id AND state = 'running'
-RETURNING (SELECT job_id FROM runs WHERE id = :run_id)
+WITH run AS (
+    SELECT id, job_id, EXISTS (SELECT FROM sealed_jobs WHERE job_id = runs.job_id) AS is_sealed
+    FROM runs WHERE id = :run_id AND state = 'running'
+), piece AS (
+    INSERT INTO run_logs (run_id, text) SELECT id, :text FROM run WHERE NOT is_sealed
+)
+SELECT job_id, is_sealed FROM run
 """)
 _PROGRESS = text("""
-UPDATE jobs SET progress = :progress FROM runs
+UPDATE jobs SET progress = CASE WHEN sealed.job_id IS NULL THEN CAST(:progress AS jsonb) END
+FROM runs LEFT JOIN sealed_jobs AS sealed ON sealed.job_id = runs.job_id
 WHERE runs.id = :run_id AND jobs.id = runs.job_id AND jobs.attempt = runs.attempt AND jobs.state = 'running'
-RETURNING jobs.id, jobs.submission_id
+RETURNING jobs.id, jobs.submission_id, sealed.job_id IS NOT NULL AS is_sealed
 """).bindparams(bindparam("progress", type_=JSONB))
 
 
@@ -160,7 +169,8 @@ def _request(row: Any) -> JobRequest:
     if row.definitions_url is not None and row.definitions_sha is not None:
         definitions = DefinitionsVersion(row.definitions_url, row.definitions_sha)
     patch = SourcePatch(row.patch_base_sha, bytes(row.patch)) if row.patch is not None else None
-    return JobRequest(JobKind(row.kind), row.url, row.sha, row.operator, row.spec, row.base_sha, definitions, patch)
+    spec = unseal(row.spec, row.kind, row.sealed_cases, row.sealed_seed)
+    return JobRequest(JobKind(row.kind), row.url, row.sha, row.operator, spec, row.base_sha, definitions, patch)
 
 
 def heartbeat(session: Session, run_id: int) -> Ownership:
@@ -189,10 +199,11 @@ def _ownership(row: Any) -> Ownership:
 
 def append_log(session: Session, run_id: int, piece: str) -> None:
     """Adds a piece to the run's log; StaleRunError when the run has ended."""
-    job_id = session.scalar(_APPEND, {"run_id": run_id, "text": storable(piece)})
-    if job_id is None:
+    row = session.execute(_APPEND, {"run_id": run_id, "text": storable(piece)}).one_or_none()
+    if row is None:
         raise StaleRunError
-    announce(session, "log", job_id=job_id)
+    if not row.is_sealed:
+        announce(session, "log", job_id=row.job_id)
 
 
 def set_progress(
@@ -203,7 +214,8 @@ def set_progress(
     row = session.execute(_PROGRESS, {"run_id": run_id, "progress": progress}).one_or_none()
     if row is None:
         raise StaleRunError
-    announce(session, "progress", job_id=row.id, submission_id=row.submission_id)
+    if not row.is_sealed:
+        announce(session, "progress", job_id=row.id, submission_id=row.submission_id)
 
 
 def prepare_finish(session: Session, job_id: int, outcome: Outcome) -> OutcomeNames:
@@ -230,14 +242,16 @@ def finish_run(
 def finish_patch_run(session: Session, run_id: int, outcome: Outcome, times: RunTimes) -> None:
     """Ends the job of a patch with its outcome, which is stored apart from all results; otherwise like finish_run."""
     run, job = lock_owned_run(session, run_id)
-    store_outcome(session, job.id, outcome)
+    if not store_sealed_outcome(session, job.id, outcome):
+        store_outcome(session, job.id, outcome)
     _end(session, run, job, RunState.DONE, JobState.DONE, "")
     store_times(session, run_id, times)
 
 
 def store_times(session: Session, run_id: int, times: RunTimes) -> None:
-    """Writes what a run spent its time on, in the transaction that ends it."""
-    session.execute(update(RunRecord).where(RunRecord.id == run_id).values(times=to_json(times)))
+    """Writes what a run spent its time on, in the transaction that ends it; of a sealed job nothing."""
+    is_open = RunRecord.job_id.not_in(select(SealedJobRecord.job_id))
+    session.execute(update(RunRecord).where(RunRecord.id == run_id, is_open).values(times=to_json(times)))
 
 
 def fail_run(session: Session, run_id: int, message: str, *, retry: bool, reason: Reason | None = None) -> None:
@@ -373,6 +387,7 @@ def _end(
 ) -> None:
     # Writing the results takes a part of the transaction, which `now()` would leave out.
     ended_at = func.clock_timestamp()
+    message = SEALED_MESSAGE if message and job.spec.sealed else message
     run.state, run.message, run.reason, run.finished_at = run_state, storable(message), reason, ended_at
     job.state, job.message, job.reason, job.progress = job_state, storable(message), reason, None
     if job_state == JobState.QUEUED:

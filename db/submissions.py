@@ -17,6 +17,7 @@ from warpwatch.contract.words import JobState, Reason, RunState
 from warpwatch.db.callbacks import reopen
 from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.forge import reopen_check_run
+from warpwatch.db.judgements import is_of_judgement
 from warpwatch.db.live import announce, announce_queued
 from warpwatch.db.models import CommitRecord, JobRecord, OperatorRecord, RepositoryRecord, RunRecord, SubmissionRecord
 from warpwatch.db.runs import ATTEMPTS
@@ -228,12 +229,14 @@ def retry_job(session: Session, job_id: int) -> None:
     job = _lock_job(session, job_id)
     if job.state in _OPEN:
         raise StateError(f"job {job_id} is still {job.state}; cancel it first, or wait for its end")
+    _expect_no_judgement(session, job.submission_id)
     _retry(session, job)
 
 
 def retry_submission(session: Session, submission_id: int) -> int:
     """Puts every failed or cancelled job of the submission back into the queue; returns how many."""
     _require_submission(session, submission_id)
+    _expect_no_judgement(session, submission_id)
     ended = (JobState.FAILED, JobState.CANCELLED)
     jobs = session.scalars(
         _locked_jobs().where(JobRecord.submission_id == submission_id, JobRecord.state.in_(ended))
@@ -257,6 +260,12 @@ def _lock_job(session: Session, job_id: int) -> JobRecord:
 def _require_submission(session: Session, submission_id: int) -> None:
     if session.get(SubmissionRecord, submission_id) is None:
         raise NotFoundError(f"there is no submission {submission_id}")
+
+
+def _expect_no_judgement(session: Session, submission_id: int) -> None:
+    """A second answer of the same judgement would tell more of its hidden cases."""
+    if is_of_judgement(session, submission_id):
+        raise StateError("a judgement is decided once; ask for another one")
 
 
 def _cancel(session: Session, job: JobRecord) -> None:

@@ -41,6 +41,7 @@ from warpwatch.server.threads.background import Background
 from warpwatch.server.threads.callbacks import StatusNotifier
 from warpwatch.server.threads.channel_notifier import ChannelNotifier
 from warpwatch.server.threads.forge_notifier import ForgeNotifier
+from warpwatch.server.threads.judgement_keeper import JudgementKeeper
 from warpwatch.server.threads.live import Hub
 from warpwatch.server.threads.scheduler import Scheduler
 from warpwatch.server.threads.upkeep import ReaperThread, RepositoryCleaner, TallyKeeper
@@ -158,6 +159,7 @@ def _threads(app: FastAPI, settings: Settings, database: Database) -> list[Backg
         ForgeNotifier(settings, database),
         RepositoryCleaner(settings, database),
         TallyKeeper(database),
+        JudgementKeeper(settings, database),
     ]
 
 

@@ -44,7 +44,7 @@ ROOMS = {
     "warpwatch.worker.harness": "harness",
     "warpwatch.worker": "worker",
     "warpwatch.db": "db",
-    **dict.fromkeys([f"warpwatch.server.{name}" for name in ("verdicts", "judge", "history")], "judge"),
+    **dict.fromkeys([f"warpwatch.server.{name}" for name in ("verdicts", "judge", "history", "receipts")], "judge"),
     "warpwatch.server.http": "access",
     **dict.fromkeys([f"warpwatch.server.{name}" for name in ("intake", "reports")], "intake"),
     **dict.fromkeys([f"warpwatch.server.{name}" for name in ("forge", "threads")], "integrations"),

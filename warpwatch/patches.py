@@ -7,6 +7,7 @@ a server and its workers make the same one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,6 +48,34 @@ def make_patch(root: Path, base_sha: str, tree: str) -> bytes:
         words = ("diff-tree", "-p", "--binary", "--full-index", "--no-renames", "--no-color", "--no-ext-diff")
         git.git(*words, "--no-textconv", f"--output={file}", base_sha, tree, cwd=root)
         content = file.read_bytes()
+    _expect_size(content)
+    return content
+
+
+def patch_of_files(mirror: Path, base_sha: str, files: Mapping[str, str]) -> bytes:
+    """The patch that gives these files of a commit this content; PatchError for a name that git refuses."""
+    with TemporaryDirectory(prefix="warpwatch-patch-") as folder:
+        index, quarantine, patch = (Path(folder) / name for name in ("index", "objects", "patch"))
+        quarantine.mkdir()
+        objects = str(mirror.absolute() / "objects")
+        apart = {"GIT_OBJECT_DIRECTORY": str(quarantine), "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+        git.git("read-tree", base_sha, cwd=mirror, index=index, environment=apart)
+        lines = ""
+        for name, text in files.items():
+            # git leaves out a path that leads elsewhere, instead of refusing it.
+            is_inside = not {"", ".", ".."} & set(name.split("/")) and ".git" not in name.lower().split("/")
+            if not is_inside or name != name.strip() or any(mark in name for mark in '\n\t\0"'):
+                raise PatchError(f"{name!r} is no name of a file")
+            blob = git.git("hash-object", "-w", "--stdin", cwd=mirror, environment=apart, text=text).strip()
+            lines += f"100644 {blob}\t{name}\n"
+        try:
+            git.git("update-index", "--add", "--index-info", cwd=mirror, index=index, environment=apart, text=lines)
+        except git.GitError as error:
+            raise PatchError(f"the files are refused: {error}") from error
+        tree = git.git("write-tree", cwd=mirror, index=index, environment=apart, config=_CONFIG).strip()
+        words = ("diff-tree", "-p", "--binary", "--full-index", "--no-renames", "--no-color", "--no-ext-diff")
+        git.git(*words, "--no-textconv", f"--output={patch}", base_sha, tree, cwd=mirror, environment=apart)
+        content = patch.read_bytes()
     _expect_size(content)
     return content
 

@@ -18,7 +18,7 @@ from warpwatch import git
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.definitions import mirror_of
 from warpwatch.project import FILE_NAME, Program, Project, ProjectError, parse_project
-from warpwatch.variant_code import variant_digests
+from warpwatch.variant_code import changed_definition, variant_digests
 
 _ALWAYS_NAMED = {"torch", "triton"}
 """Packages whose version is part of every environment; torch brings its own triton."""
@@ -130,6 +130,31 @@ class Sources:
         if old is None or new is None:
             return None
         return frozenset(name for name in {*old, *new} if old.get(name) != new.get(name))
+
+    def is_program(self, sha: str, operator: str) -> bool:
+        """Whether the operator is a benchmark program at the commit."""
+        return self._layout(sha).project.program(operator) is not None
+
+    def changed_definition(self, base_sha: str, head_sha: str, operator: str, files: Iterable[str]) -> str | None:
+        """What a patch of these files changes besides the code of the operator's variants, for people; None where it is
+        nothing. Its native sources may change, and where definitions lie beside the commits all but warpwatch.toml."""
+        layout = self._layout(base_sha)
+        file, native = f"{self.folder(base_sha)}/{operator}.py", layout.project.native.strip("/")
+        for name in files:
+            if self.definitions is not None:
+                if name.rpartition("/")[2] == FILE_NAME:
+                    return name
+            elif name != file and not name.startswith(f"{native}/{operator}/"):
+                return name
+        if self.definitions is not None or file not in files:
+            return None
+        texts = [git.read_file(self._mirror, sha, file) for sha in (base_sha, head_sha)]
+        try:
+            before, after = (parse_python(text or "") for text in texts)
+        except (SyntaxError, ValueError):
+            return f"{file}, which cannot be parsed"
+        place = changed_definition(before, after)
+        return None if place is None else f"{file}: {place}"
 
     def definition(self, sha: str, operator: str) -> str | None:
         """The fingerprint of the operator's definition alone, without the code that it measures."""

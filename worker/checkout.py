@@ -56,10 +56,12 @@ class Checkout:
     """One commit's worktree and child. The child starts when first asked, and again after it failed.
 
     Git is asked when a checkout is made, and by `sources_of` for the plan of a job. toolchain: what the commit is built
-    and run with, in place of what its project asks for.
+    and run with, in place of what its project asks for. writes_cache: whether later children get what compilers make.
     """
 
-    def __init__(self, host: Host, commit: MirroredCommit, toolchain: Toolchain | None = None) -> None:
+    def __init__(
+        self, host: Host, commit: MirroredCommit, toolchain: Toolchain | None = None, *, writes_cache: bool = True
+    ) -> None:
         sha, project = commit.sha, commit.project
         self.host = host = host.in_image(project.image)
         self.sha = sha
@@ -96,7 +98,8 @@ class Checkout:
             self._stack.close()
             raise
         installed = host.installed(project.interpreter) + (repr(self._variables) if self._variables else "")
-        self._cache = cache_of(host.home, self.trees.content, installed, host.kind, __version__)
+        cache = cache_of(host.home, self.trees.content, installed, host.kind, __version__)
+        self._cache = cache if writes_cache else None
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
         """One request to the child; after ChildFailure or Stopped the next request gets a fresh one."""

@@ -62,11 +62,14 @@ def execute(
         reason = Reason.INCOMPLETE_COMMIT if isinstance(error, IncompleteCommitError) else None
         findings = known_findings(request, LoadFailure(Status.UNSUPPORTED, str(error), reason=reason))
         return Outcome(*tools.identify(bounded), findings=findings)
-    if request.is_crossed:
-        return compare_cells(plan, tools, bounded)
-    if request.kind is JobKind.COMPARE:
-        return compare_programs(plan, tools, bounded) if any(plan.programs) else compare(plan, tools, bounded)
-    return measure_program(plan, tools, bounded) if any(plan.programs) else _Job(plan, tools, bounded).run()
+    try:
+        if request.is_crossed:
+            return compare_cells(plan, tools, bounded)
+        if request.kind is JobKind.COMPARE:
+            return compare_programs(plan, tools, bounded) if any(plan.programs) else compare(plan, tools, bounded)
+        return measure_program(plan, tools, bounded) if any(plan.programs) else _Job(plan, tools, bounded).run()
+    finally:
+        tools.close_sealed()
 
 
 @dataclass(frozen=True, slots=True)

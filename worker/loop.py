@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from warpwatch import __version__, telemetry
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.claims import ClaimedJob, EndingKind, RunEnding, WorkerDescription
-from warpwatch.contract.data_folder import secret_paths, undelivered_folder
+from warpwatch.contract.data_folder import judgements_folder, secret_paths, undelivered_folder
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.words import HOST_REASONS, Reason
 from warpwatch.logs import JOB_ID
@@ -129,7 +129,8 @@ class _Worker:
         physical = physical_id(device)
         self._device_lock = lock_device(device, physical)
         # A folder that is not there yet cannot be hidden.
-        undelivered_folder(settings.home).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (undelivered_folder(settings.home), judgements_folder(settings.home)):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         host = Host(settings, device, secret_paths(settings.home), group=groups.claim(groups.find_own_group()))
         self.name = f"{socket.gethostname()}-{os.getpid()}-{device.replace(':', '')}"
         self._tools = Tools(host)

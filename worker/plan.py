@@ -82,7 +82,8 @@ def plan_job(
         if request.patch is not None:
             bring_patch(home, request.url, request.patch, request.sha)
         shas *= each
-        checkouts = tools.checkouts(request.url, shas, reporter, request.definitions, toolchains)
+        sealed = request.spec.sealed
+        checkouts = tools.checkouts(request.url, shas, reporter, request.definitions, toolchains, sealed=sealed)
         return JobPlan(request, tuple(checkouts), checkouts[-1].sources_of(request.operator), traces, earlier)
     except ToolchainError as error:
         raise CannotRunError(str(error)) from error

@@ -57,8 +57,9 @@ def _path(home: Path, environment_key: str) -> Path:
 
 CEILINGS_SECONDS = 180.0
 
-CheckoutKey = tuple[str, str, int, DefinitionsVersion | None, Toolchain | None]
-"""URL, commit, how many others of the same commit there are, what defines its operators, and what it is run with."""
+CheckoutKey = tuple[str, str, int, DefinitionsVersion | None, bool, Toolchain | None]
+"""URL, commit, how many others of the same commit there are, what defines its operators, whether a sealed job has it,
+and what it is run with."""
 
 
 class Tools:
@@ -96,17 +97,22 @@ class Tools:
         reporter: Reporter,
         definitions: DefinitionsVersion | None = None,
         toolchains: Sequence[Toolchain] = (),
+        *,
+        sealed: bool = False,
     ) -> list[Checkout]:
         """The commits `shas` checked out side by side; checkouts of others are closed first, unless they are lasting.
 
         definitions: what defines their operators; None where each does. toolchains: one for each commit, or none.
+        sealed: for a job of which no other job may learn anything, so their children write no cache.
 
         Raises GitError when the repository or a commit cannot be fetched, ProjectError when a commit's warpwatch.toml
         cannot be used.
         """
         # A commit may be compared with itself, so each mention of it is a checkout of its own.
         chosen: list[Toolchain | None] = list(toolchains) if toolchains else [None] * len(shas)
-        keys = [(url, sha, shas[:index].count(sha), definitions, chosen[index]) for index, sha in enumerate(shas)]
+        keys = [
+            (url, sha, shas[:index].count(sha), definitions, sealed, chosen[index]) for index, sha in enumerate(shas)
+        ]
         with self.host.stopwatch.measure(Activity.CHECKOUT):
             self._keep(set(keys))
             for key in keys:
@@ -120,7 +126,7 @@ class Tools:
                 )
                 isolation = self.host.confinement().isolation
                 commit = mirror_commit(self.host.settings, isolation, url, sha, definitions)
-                self._warm[key] = Checkout(self.host, commit, toolchain)
+                self._warm[key] = Checkout(self.host, commit, toolchain, writes_cache=not sealed)
         for key in keys:
             different = self._warm[key].trees.differences()
             if different:
@@ -191,6 +197,11 @@ class Tools:
         """Closes all checkouts; whoever asks for one later gets a new one."""
         self.lasting = frozenset()
         self._keep(set())
+
+    def close_sealed(self) -> None:
+        """Closes the checkouts of sealed jobs with their children, which know the cases of the last one."""
+        for key in [key for key in self._warm if key[-2]]:
+            self._warm.pop(key).close()
 
     def _keep(self, keys: set[CheckoutKey]) -> None:
         for key in set(self._warm) - keys:

@@ -20,6 +20,7 @@ PERMISSIONS: dict[TokenScope, tuple[str, ...]] = {
         "POST /tokenizer/train",
         "POST /tokenizer/encode",
         "POST /tokenizer/decode",
+        "POST /receipts/verify",
         "POST /tokens",
         "POST /tokens/{token_id}/revoke",
         "DELETE /tokens/{token_id}",
@@ -39,6 +40,7 @@ PERMISSIONS: dict[TokenScope, tuple[str, ...]] = {
         "POST /jobs/{job_id}/cancel",
         "POST /jobs/{job_id}/retry",
         "POST /patches",
+        "POST /judgements",
         "POST /imports",
         "POST /regressions/{regression_id}/compare",
         "POST /proofs",
@@ -108,6 +110,7 @@ PUBLIC = (
     "GET /badges/{repository}.svg",
     "GET /verdicts",
     "GET /verdicts/thresholds",
+    "GET /receipts/keys",
 )
 """What anybody may ask for on a server that lets the public in: the least of all roles. Of which repositories, and
 which columns, db.published decides; what it hides is in no answer to these."""
@@ -147,7 +150,8 @@ def is_change(method: str, path: str) -> bool:
     # A tokenizer is not stored.
     is_preview = path.endswith("/preview") or path.removeprefix("/api/v1").startswith("/tokenizer")
     is_visit = path.startswith(("/login", "/logout", "/mcp", "/api/v1/worker/"))
-    return method not in SAFE_METHODS and not is_preview and not is_visit
+    is_question = path.endswith("/receipts/verify")
+    return method not in SAFE_METHODS and not is_preview and not is_visit and not is_question
 
 
 def weaker(first: TokenScope, second: TokenScope) -> TokenScope:

@@ -53,7 +53,7 @@ def submit(
     plan = plan_submission(database, settings, repository, read, request, cache)
     jobs = plan_jobs(plan, request)
     with database.session() as session:
-        new_id = _create(session, plan, jobs, request, origin, idempotency_key)
+        new_id = store_submission(session, plan, jobs, request, origin, idempotency_key)
         if plan.is_held(request):
             tell_pending(session, settings.server_url, repository, new_id, plan.history.commits[0].sha)
             queue_check_run(session, repository.id, new_id, PENDING)
@@ -174,7 +174,7 @@ def _own_base_errors(
     ]
 
 
-def _create(
+def store_submission(
     session: Session,
     plan: SubmissionPlan,
     planned: Sequence[PlannedJob],
@@ -182,6 +182,7 @@ def _create(
     origin: str,
     key: str | None,
 ) -> int:
+    """Writes the submission and its jobs; the id of the submission."""
     infos = [*plan.history.commits, *(plan.base.commits if plan.base else [])]
     commits = write_down(session, plan.repository.id, infos)
     if plan.patch is not None:

@@ -138,6 +138,31 @@ class McpTools:
         }
         return _text(await api("POST", _brief("/submissions"), body))
 
+    async def judge(
+        self,
+        ctx: Context[Any, Any],
+        repository: Annotated[str | None, Field(description="With operator and patch or files: ask for one.")] = None,
+        operator: str | None = None,
+        patch: Annotated[str | None, Field(description="Output of `git diff --binary BASE`.")] = None,
+        files: Annotated[dict[str, str] | None, Field(description="Or whole files by path.")] = None,
+        judgement: Annotated[int | None, Field(description="Or the number of one: wait for its verdict.")] = None,
+        seconds: Annotated[int, Field(ge=0, le=LONGEST_WAIT, description="Longest wait; 0 asks once.")] = 30,
+    ) -> str:
+        """Have a patch judged on hidden cases, against the base that the server's owner chose: for a claim that others
+        can verify. Try it with try_patch before; judgements are few. Returns a number: call again with it as
+        `judgement` until `state` is ended; then `verdict`, `at_least` (speed-up on hidden cases, rounded down) and the
+        address of the signed receipt."""
+        api, ends_at = self._api_of(ctx), monotonic() + seconds
+        if judgement is None:
+            sent = {"repository": repository or "", "operator": operator or "", "patch": patch, "files": files}
+            body = {name: value for name, value in sent.items() if value is not None}
+            return _text(await api("POST", _brief("/judgements"), body))
+        while True:
+            row = await api("GET", _brief(f"/judgements/{judgement}"))
+            if row["state"] != "pending" or monotonic() + POLL_SECONDS > ends_at:
+                return _text(row)
+            await asyncio.sleep(POLL_SECONDS)
+
     async def submit(
         self,
         ctx: Context[Any, Any],
@@ -231,7 +256,7 @@ def make_server(api_of: Callable[[Context[Any, Any]], McpCaller]) -> MCPServer[A
         tools.search,
         tools.show_health,
     )
-    for tool in (*reading, tools.try_patch, tools.submit, tools.triage):
+    for tool in (*reading, tools.try_patch, tools.judge, tools.submit, tools.triage):
         server.add_tool(
             tool,
             description=" ".join((tool.__doc__ or "").split()),

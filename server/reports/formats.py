@@ -10,6 +10,8 @@ from math import floor, log10
 from typing import Any
 from urllib.parse import urlsplit
 
+from warpwatch.contract.words import JudgementVerdict
+
 _MINUS = "\u2212"
 _THIN = "\u2009"
 DURATION_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
@@ -44,6 +46,18 @@ PHASE_NAMES = {
     "unsure": "inconclusive",
 }
 KIND_NAMES = {"compare": "A/B"}
+JUDGEMENT_WORDS = {
+    JudgementVerdict.CHEATS: "cheats",
+    JudgementVerdict.WRONG: "wrong",
+    JudgementVerdict.CANNOT_BUILD: "does not build",
+    JudgementVerdict.FAILED: "could not run on every case",
+    JudgementVerdict.OVER_BUDGET: "over budget",
+    JudgementVerdict.CANCELLED: "cancelled",
+    JudgementVerdict.MIXED: "faster and slower",
+    JudgementVerdict.SLOWER: "slower",
+    JudgementVerdict.FASTER: "faster",
+    JudgementVerdict.SAME: "not told apart",
+}
 ORIGIN_NAMES = {"cli": "CLI", "api": "API", "ci": "CI", "judge": "Warpwatch", "confirm": "Warpwatch"}
 """Shown instead of the stored word; any other word is shown as it is."""
 _COMPILER_ERROR = re.compile(r"\b(fatal )?error(:| #|\s+[A-Z]+\d+:)")

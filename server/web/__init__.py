@@ -25,6 +25,7 @@ from warpwatch.server.web import (
     hooks,
     imports,
     jobs,
+    judgements,
     keeping,
     kernels,
     moved,
@@ -84,6 +85,7 @@ for page in (
     accounts,
     ci_identities,
     tokenizer,
+    judgements,
 ):
     router.include_router(page.router)
 
@@ -101,6 +103,7 @@ for subject in (
     results,
     imports,
     patches,
+    judgements,
     export,
     regressions,
     costs,

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from warpwatch.contract.rounds import times_of_rounds
+from warpwatch.contract.words import JudgementVerdict
+from warpwatch.db.judgements import JudgementRow
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.history import PointRow, SeriesChange, SeriesHistory, SeriesRow, StatusMark
 from warpwatch.db.reads.home import HomeRow
@@ -22,7 +24,17 @@ from warpwatch.server.explanation.paired import StatedRow
 from warpwatch.server.history.diffs import DiffLine, DiffLineKind
 from warpwatch.server.http.brief import MOST_TEXT, Brief
 from warpwatch.server.intake.patch_requests import StoredPatch
-from warpwatch.server.reports.formats import change, duration, host_fact, interval, plural, sci, size, state_name
+from warpwatch.server.reports.formats import (
+    JUDGEMENT_WORDS,
+    change,
+    duration,
+    host_fact,
+    interval,
+    plural,
+    sci,
+    size,
+    state_name,
+)
 from warpwatch.server.reports.model import MEANINGS, Report, ReportRow
 from warpwatch.server.reports.wording import candidate_commits, change_headline, statement_reason, statement_words
 from warpwatch.server.reports.words import reason, sentence, times_text
@@ -293,6 +305,23 @@ def brief_patch(patch: StoredPatch) -> Brief:
         "files": patch.files,
         "operators": patch.operators,
         "next": "submit `sha` with base `base_sha` and the kinds check and compare",
+    }
+    return Brief(facts)
+
+
+def brief_judgement(row: JudgementRow) -> Brief:
+    """A judgement: its verdict once it has ended, and where its receipt is."""
+    verdict = None if row.verdict is None else JUDGEMENT_WORDS[JudgementVerdict(row.verdict)]
+    facts = {
+        "judgement": row.id,
+        "state": row.state,
+        "what": f"{row.operator} of {row.repository} on {row.device_key}",
+        "verdict": verdict,
+        "hidden_cases": None if row.at_least is None else f"at least {row.at_least:g} times as fast",
+        "certainty": None if verdict is None else "by checks, a bench and paired rounds on public and hidden cases",
+        "receipt": None if row.receipt is None else f"/api/v1/judgements/{row.id}",
+        "public_cases": None if row.submission_id is None else f"submission {row.submission_id}",
+        "next": "ask again with its number" if row.state == "pending" else "verify it at /api/v1/receipts/verify",
     }
     return Brief(facts)
 

@@ -135,7 +135,14 @@ def test_a_database_of_version_0_1_keeps_its_rows_and_loses_the_old_queue(empty_
     migrate.upgrade(empty_url)
     after = rows_of(empty_url)
     assert {table for table in before if table.startswith("procrastinate")} == set(before) - set(after)
-    assert set(after) - set(before) == {"awaited_files", "environment_changes", "environment_steps", "trades"}
+    assert set(after) - set(before) == {
+        "awaited_files",
+        "environment_changes",
+        "environment_steps",
+        "judgements",
+        "sealed_jobs",
+        "trades",
+    }
     for table, rows in after.items():
         if table not in before:
             assert rows == []

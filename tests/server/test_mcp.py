@@ -31,7 +31,7 @@ from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 
 TOKEN, ADDRESS = "the-token-of-the-server", "http://bench.example"
-WRITING = {"try_patch", "submit", "triage"}
+WRITING = {"try_patch", "judge", "submit", "triage"}
 
 
 @pytest.fixture
@@ -62,6 +62,9 @@ async def read_all(agent: Agent, lab: Lab) -> None:
     await agent.call("wait_for_verdict", submission=made["submission"], seconds=0)
     assert "register it with" in await agent.refused("list_open", repository="nothing")
     assert "there is no regression 99" in await agent.refused("show_change", change=99)
+    unjudged = await agent.refused("judge", repository="kernels", operator="square", patch="x")
+    assert "this server judges no patches" in unjudged
+    assert "there is no judgement 99" in await agent.refused("judge", judgement=99)
     refused = await agent.refused("submit", repository="kernels", commits="main", operators=["none"])
     assert "422:" in refused
     assert "operators: there is no operator" in refused
@@ -84,7 +87,8 @@ def test_an_agent_works_a_day_over_http_and_stdio(regressed: Lab, served: Settin
             assert (await client.list_tools()).tools == tools, "both have the same tools"
             await read_all(other, regressed)
         names = {tool.name for tool in tools}
-        assert agent.used | other.used == names
+        # Nothing is judged here, so the tool is refused.
+        assert agent.used | other.used | {"judge"} == names
         assert len(names) <= 12
         assert {tool.name for tool in tools if not (tool.annotations and tool.annotations.read_only_hint)} == WRITING
 
@@ -114,6 +118,7 @@ def test_a_tool_may_do_what_its_token_may(lab: Lab, settings: Settings) -> None:
     lab.confirm(0, 1)
     calls: dict[str, dict[str, Any]] = {
         "try_patch": {"repository": "kernels", "base": "main", "patch": "x"},
+        "judge": {"repository": "kernels", "operator": "square", "patch": "x"},
         "submit": {"repository": "kernels", "commits": "main"},
         "triage": {"change": 1, "state": "accepted", "author": "agent"},
     }

@@ -19,6 +19,7 @@ from warpwatch.cli import (  # noqa: F401
     exam,
     forge,
     init,
+    judge,
     kron,
     mcp,
     prove,

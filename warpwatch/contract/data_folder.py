@@ -46,9 +46,14 @@ def undelivered_folder(home: Path) -> Path:
     return home / "undelivered"
 
 
+def judgements_folder(home: Path) -> Path:
+    """Folder of the hidden cases of judgements, and of the key that receipts are signed with."""
+    return home / "judgements"
+
+
 def secret_paths(home: Path) -> tuple[Path, ...]:
     """The files and folders of the data folder that kernel code must not see."""
-    return *folders(home), worker_key_file(home), undelivered_folder(home)
+    return *folders(home), worker_key_file(home), undelivered_folder(home), judgements_folder(home)
 
 
 def _short_hash(path: Path) -> str:

@@ -70,7 +70,8 @@ class JobSpec:
     stop, pairs (variant, case): of a comparison; rounds None means contract.rounds.ROUNDS, stop None takes all rounds.
     sanitize: a name of SANITIZERS, for checks. known: see KnownNames; the field asks for nothing. toolchains: of a
     comparison, the old and the new toolchain; see worker.toolchains. Each builds and runs both commits, where there are
-    two. A name that `name_environment` made asks for whichever of them gives that environment.
+    two. A name that `name_environment` made asks for whichever of them gives that environment. sealed: of a judgement,
+    whose cases and seed are stored apart and nobody but a worker gets; its child leaves nothing to later children.
     """
 
     suite: str = "quick"
@@ -86,6 +87,7 @@ class JobSpec:
     sanitize: str | None = None
     known: KnownNames | None = None
     toolchains: tuple[str, str] | None = None
+    sealed: bool = False
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> JobSpec:

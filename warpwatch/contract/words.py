@@ -168,6 +168,45 @@ class Fault(StrEnum):
     NOT_CAPTURABLE = "not_capturable"
 
 
+CHEATS = frozenset(
+    {
+        Fault.LAZY_RESULT,
+        Fault.CACHED_RESULT,
+        Fault.SKIPPED_LAUNCH,
+        Fault.PREPARED_ANSWER,
+        Fault.TIMES_DISAGREE,
+        Fault.SEARCHED_MEMORY,
+        Fault.DETECTED_TIMER,
+        Fault.REPLACED_FUNCTION,
+        Fault.CHANGED_SETTING,
+        Fault.IMPLAUSIBLE_TIME,
+        Fault.FORGED_REPLY,
+        Fault.IDLE_WORK,
+    }
+)
+"""Faults that deceive whoever measures; a judgement calls them so."""
+
+
+class JudgementVerdict(StrEnum):
+    """Verdict of a judgement. The worst of its cases decides, in this order.
+
+    cheats: a fault of CHEATS. wrong. cannot_build. failed: crashed, timed out, ran out of memory, or was not measured
+    on every case. over_budget: its device seconds ran out. cancelled: by a person. slower, faster: on a case, and no
+    case says the opposite; slower and faster on two cases is `mixed`. same: no case differs, as far as the rounds tell.
+    """
+
+    CHEATS = "cheats"
+    WRONG = "wrong"
+    CANNOT_BUILD = "cannot_build"
+    FAILED = "failed"
+    OVER_BUDGET = "over_budget"
+    CANCELLED = "cancelled"
+    MIXED = "mixed"
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+
+
 class JobState(StrEnum):
     """queued → running → done | failed | cancelled; running → queued when its worker was lost, and when it makes room
     for a more urgent job; failed | cancelled | done → queued on retry."""
