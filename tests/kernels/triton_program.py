@@ -52,7 +52,7 @@ def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
     """One run per case, since a program of a grid takes a millisecond; the full check is a GPU's."""
     import torch
 
-    from warpwatch.worker.harness.oracle import Oracle, explain_first
+    from warpwatch.worker.harness.oracle import Oracle
     from warpwatch.worker.harness.problem import CaseProblem
 
     for case in cases:
@@ -60,7 +60,8 @@ def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
         with problem.modes():
             data = problem.data(7)
             results = problem.run(data)
-            wrong = explain_first(Oracle(problem, data, partial(problem.data, 7)).judge(results), results)
+            oracle = Oracle(problem, data, partial(problem.data, 7))
+            wrong = oracle.explain_first(oracle.judge(results), results)
         say(operator=operator.name, variant=variant.name, case=case.key, wrong=wrong)
 
 
