@@ -64,6 +64,10 @@ GPU = {
     "lottery": ["samples=256,features=16,hidden=32,steps=100,rounds=11,percent=80,f32,fwd"],
     "magnitude_prune": [f"size=4096x4096,percent=10,f32,{way}" for way in ("fwd", "bwd")],
     "matmul": [f"m=4096,k=4096,n=4096,{how}" for how in ("f32,fwd", "bf16,fwd", "bf16,bwd")],
+    "quantize": [
+        f"rows=8192,columns=8192,y={y},transposed={copy},bf16,fwd"
+        for y, copy in (("e4m3-row", 0), ("e4m3-1x128", 1), ("mxfp8", 0), ("nvfp4", 0))
+    ],
     "rope": ["batch=1,length=2048,heads=32x8,dim=128,bf16,fwd"]
     + [f"batch=1,length=8192,heads=32x8,dim=128,bf16,{way}" for way in ("fwd", "bwd")],
     "seq2seq": ["source=13,batch=1,embedding=256,hidden=512,vocab=7853x5893,steps=25,f32,fwd"],
