@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from warpwatch import Case, case
-from warpwatch.contract.case import derive_case, parse_case
+from warpwatch.contract.case import derive_case, parse_case, peak_of_case
 from warpwatch.contract.number_formats import FORMATS, number_format
 from warpwatch.quantization import (
     as_scales,
@@ -188,4 +188,10 @@ def test_a_case_names_the_format_of_each_side() -> None:
     ],
 )
 def test_a_product_is_bounded_by_the_peak_of_its_elements(formats: dict[str, str], peak: str) -> None:
-    assert Case((("m", 8), *formats.items()), "bf16").peak == peak
+    given = Case((("m", 8), *formats.items()), "bf16")
+    assert given.peak == peak_of_case(given.key, "bf16") == peak
+
+
+def test_a_case_of_a_program_has_the_peak_of_its_precision() -> None:
+    assert peak_of_case("BM_sort/1024", "f32") == "f32"
+    assert peak_of_case("BM_sort/1024", None) is None

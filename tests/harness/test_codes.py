@@ -17,6 +17,7 @@ from warpwatch.quantization import LARGEST, decode, dequantize, encode, quantize
 from warpwatch.worker.harness.checks.check import check
 from warpwatch.worker.harness.checks.probes import ProbeHistory
 from warpwatch.worker.harness.problem import CaseProblem, SeededMaker
+from warpwatch.worker.harness.timers.ceilings import _coded_rate
 
 CPU = torch.device("cpu")
 ROWS = sized("f32", 96, 256, "e4m3-row")
@@ -138,6 +139,11 @@ def test_stochastic_rounding_is_judged_by_its_distribution(
     reply = check_quantizer(stochastic(share_up), STOCHASTIC)
     assert (reply.status is Status.OK) is is_right, reply.message
     assert is_right or "of the way to the next code, expected" in reply.message
+
+
+@pytest.mark.parametrize("element", ["e4m3", "i8"])
+def test_products_of_codes_have_a_measured_ceiling(element: str) -> None:
+    assert _coded_rate(CPU, element, 64, 0) > 0
 
 
 def test_inputs_hold_every_code_and_every_kind_of_block() -> None:
