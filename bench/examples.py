@@ -70,6 +70,10 @@ GPU = {
     ],
     "rope": ["batch=1,length=2048,heads=32x8,dim=128,bf16,fwd"]
     + [f"batch=1,length=8192,heads=32x8,dim=128,bf16,{way}" for way in ("fwd", "bwd")],
+    "scaled_matmul": [
+        f"m=4096,n=4096,k=4096,a={a},b={b},bf16,fwd"
+        for a, b in (("e4m3-tensor",) * 2, ("e4m3-row",) * 2, ("e4m3-1x128", "e4m3-128x128"))
+    ],
     "seq2seq": ["source=13,batch=1,embedding=256,hidden=512,vocab=7853x5893,steps=25,f32,fwd"],
     "seq2seq_train": ["source=13,target=13,batch=8,layers=1,embedding=256,hidden=512,vocab=7853x5893,f32,step"],
     "sparse24": [f"tokens={tokens},n=4096,k=4096,train=0,f16,fwd" for tokens in (1, 4096)]
