@@ -53,6 +53,7 @@ GPU = {
     + ["time=13,batch=1,input=256,hidden=512,layers=1,f32,fwd"],
     "gru_step": [f"batch=1,embedding=256,hidden=512,vocab=5893,f32,{way}" for way in ("fwd", "bwd")]
     + ["batch=128,embedding=256,hidden=512,vocab=5893,f32,fwd"],
+    "int4_linear": [f"rows={rows},in=4096,out=4096,w=i4g128,x=bf16,bf16,fwd" for rows in (1, 128)],
     "int8_matmul": [f"m={m},n=4096,k=4096,a=i8-row,b=i8-row,bf16,fwd" for m in (17, 4096)],
     "kron": [f"batch=32,factors=128x128,{how}" for how in ("f32,fwd", "f32,bwd", "f64,fwd", "tf32,fwd")]
     + ["batch=32,factors=8x8x8x8,f32,fwd", "batch=1024,factors=64x64,f32,fwd"]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from kernels import int8_matmul, scaled_matmul
+from kernels import int4_linear, int8_matmul, scaled_matmul
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
 
 from .conftest import check_variant, runnable
 
-MODULES = (scaled_matmul, int8_matmul)
+MODULES = (scaled_matmul, int8_matmul, int4_linear)
 
 
 def checks(compiled: bool = False) -> Iterator[Any]:
@@ -37,4 +37,5 @@ def test_costs_count_codes_and_scales() -> None:
     assert scaled_matmul.cost(scaled_matmul.sized("bf16", 8, 16, 256, "e4m3-row")).bytes == 24 * 260 + 2 * 8 * 16
     nvfp4 = scaled_matmul.sized("f32", 8, 16, 256, "nvfp4")
     assert scaled_matmul.cost(nvfp4).bytes == 24 * 128 + 24 * 16 + 8 + 4 * 8 * 16
+    assert int4_linear.cost(int4_linear.sized("bf16", 2, 256, 16)).bytes == 16 * (128 + 8) + 2 * 2 * (256 + 16)
     assert int8_matmul.cost(int8_matmul.sized("i32", 8, 16, 256, "i8", "i8")).bytes == 24 * 256 + 4 * 8 * 16
