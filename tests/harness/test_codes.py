@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from kernels.quantize import operator, sized
+from warpwatch import quantization
 from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, QuantizedOutput, Variant, case
 from warpwatch.quantization import LARGEST, decode, dequantize, encode, quantize
 from warpwatch.worker.harness.checks.check import check
 from warpwatch.worker.harness.checks.probes import ProbeHistory
+from warpwatch.worker.harness.guards.integrity import TamperGuard
 from warpwatch.worker.harness.problem import CaseProblem, SeededMaker
 from warpwatch.worker.harness.timers.ceilings import _coded_rate
 
@@ -139,6 +141,13 @@ def test_stochastic_rounding_is_judged_by_its_distribution(
     reply = check_quantizer(stochastic(share_up), STOCHASTIC)
     assert (reply.status is Status.OK) is is_right, reply.message
     assert is_right or "of the way to the next code, expected" in reply.message
+
+
+def test_a_variant_that_replaces_what_decodes_is_found() -> None:
+    guard, before = TamperGuard(), quantization.power_of_two
+    quantization.power_of_two = lambda exponent: before(exponent) * 0
+    assert guard.restore() == ["warpwatch.quantization.power_of_two"]
+    assert quantization.power_of_two is before
 
 
 @pytest.mark.parametrize("element", ["e4m3", "i8"])
