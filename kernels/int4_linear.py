@@ -38,6 +38,15 @@ def cost(case: Case) -> Cost:
     return Cost(2 * rows * columns * out, read + case.element_bytes * rows * out)
 
 
+@functools.cache
+def register_native() -> None:
+    """Shapes for torch.compile for the torch operator that the library defines."""
+
+    @torch.library.register_fake("warpwatch::int4_linear")  # type: ignore[untyped-decorator]
+    def fake(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+        return x.new_empty(x.shape[0], w.shape[0])
+
+
 def sized(precision: Any, rows: int, columns: int, out: int, w: str = "i4g128") -> Case:
     return case(precision, **{"rows": rows, "in": columns, "out": out, "w": w, "x": precision})
 
@@ -68,6 +77,7 @@ operator = Operator(
     cost=cost,
     depth=lambda case: int(case["in"]),
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
+    native=register_native,
     batch="rows",
 )
 
@@ -107,6 +117,17 @@ def int4pack(x: Tensor, w: Tensor, scale: Tensor, packed: Tensor, groups: Tensor
     if w.is_cuda:
         return torch._weight_int4pack_mm(x.contiguous(), packed, group, groups)
     return torch._weight_int4pack_mm_for_cpu(x.contiguous(), packed, group, groups)
+
+
+@operator.variant(
+    "v3",
+    idea="CUDA: a warp reads two rows of W and decodes them in registers; C++: a row of W is decoded for all rows of x",
+    outcome="with one row of x, reading W",
+    native=True,
+)
+def v3(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    y: Tensor = torch.ops.warpwatch.int4_linear(x, w, scale)
+    return y
 
 
 @operator.variant("compile", idea="torch.compile of v1", unsupported=compile_unsupported)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from kernels import int4_linear, int8_matmul, scaled_matmul
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
 
-from .conftest import check_variant, runnable
+from .conftest import check_variant, ready, runnable
 
 MODULES = (scaled_matmul, int8_matmul, int4_linear)
 
@@ -27,7 +28,9 @@ def checks(compiled: bool = False) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("operator", "name", "case", "device"), [*checks(), *checks(compiled=True)])
-def test_every_variant_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
+def test_every_variant_is_right(operator: Operator, name: str, case: Case, device: str, build_cache: Path) -> None:
+    if operator.variants[name].native:
+        ready(operator, build_cache)
     reply = check_variant(operator, name, case, device)
     assert reply.status is Status.OK, reply.message
     assert not [probe.message for probe in reply.probes if probe.status == "refuses"]
