@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from kernels import scaled_matmul
 from kernels.quantize import operator, sized
 from warpwatch import quantization
 from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, QuantizedOutput, Variant, case
 from warpwatch.quantization import LARGEST, decode, dequantize, encode, quantize
+from warpwatch.worker.harness.checks.anticheat import expect_honest
 from warpwatch.worker.harness.checks.check import check
 from warpwatch.worker.harness.checks.probes import ProbeHistory
+from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.guards.integrity import TamperGuard
 from warpwatch.worker.harness.problem import CaseProblem, SeededMaker
 from warpwatch.worker.harness.timers.ceilings import _coded_rate
@@ -141,6 +145,23 @@ def test_stochastic_rounding_is_judged_by_its_distribution(
     reply = check_quantizer(stochastic(share_up), STOCHASTIC)
     assert (reply.status is Status.OK) is is_right, reply.message
     assert is_right or "of the way to the next code, expected" in reply.message
+
+
+def test_products_of_codes_are_timed_and_those_that_are_kept_are_found() -> None:
+    kept: dict[int, Tensor] = {}
+
+    def keep(a: Tensor, b: Tensor, **others: Any) -> Tensor:
+        if a.data_ptr() not in kept:
+            kept[a.data_ptr()] = scaled_matmul.v1(a, b, **others)
+        return kept[a.data_ptr()].clone()
+
+    given = scaled_matmul.sized("bf16", 8, 16, 64, "mxfp8")
+    problem = CaseProblem(scaled_matmul.operator, scaled_matmul.operator.variants["v1"], given, CPU)
+    with problem.modes():
+        expect_honest(problem, 7)
+    cheat = CaseProblem(scaled_matmul.operator, Variant("keep", keep, "keeps results"), given, CPU)
+    with cheat.modes(), pytest.raises(WrongResultError, match="caches results"):
+        expect_honest(cheat, 7)
 
 
 def test_a_variant_that_replaces_what_decodes_is_found() -> None:

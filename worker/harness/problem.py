@@ -415,7 +415,7 @@ class CaseProblem:
                 if output.dtype != dtype:
                     message = f"{name} is {dtype_name(output.dtype)}, expected {dtype_name(dtype)}"
                     raise WrongResultError(message, Fault.WRONG_FORM, name)
-                named[name] = output.view(torch.uint8)
+                named[name] = as_bytes(output)
         return named
 
     def _gradients(self, returned: tuple[Any, ...]) -> dict[str, Tensor]:
@@ -677,6 +677,11 @@ def _name_outputs(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
     if len(outputs) == 1:
         return {"y": outputs[0]}
     return {f"y[{index}]": output for index, output in enumerate(outputs)}
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of codes of eight bits, which torch copies and indexes everywhere; any other tensor as it is."""
+    return tensor.view(torch.uint8) if is_coded(tensor) else tensor
 
 
 def is_same(now: Tensor, then: Tensor) -> bool:

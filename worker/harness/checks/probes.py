@@ -29,7 +29,7 @@ from warpwatch.quantization import is_coded
 from ..failures import WrongResultError, device_works, status_of
 from ..guards.bands import GuardedInputs, Layout, aligned, guard_allocations, offset, strided
 from ..oracle import Oracle, compare, disturbed_oracle, explain, moved_inputs
-from ..problem import CaseData, CaseProblem, Progress, index_of
+from ..problem import CaseData, CaseProblem, Progress, as_bytes, index_of
 from ..timers.graphs import CaptureError, capture
 from ..timers.rotation import addresses_of, wipe
 
@@ -316,9 +316,7 @@ def _plant(data: CaseData, values: tuple[float, ...], seed: int) -> bool:
         chosen = [*harsh, torch.finfo(tensor.dtype).smallest_normal / 4, -0.0][: max(1, tensor.numel() // 2)]
         places = torch.tensor(rng.sample(range(tensor.numel()), len(chosen)), device=tensor.device)
         planted = torch.tensor(chosen, dtype=tensor.dtype, device=tensor.device)
-        # Some dtypes of eight bits cannot be indexed.
-        at, planted = (t.view(torch.uint8) if is_coded(t) else t for t in (tensor.view(-1), planted))
-        at[places] = planted
+        as_bytes(tensor.view(-1))[places] = as_bytes(planted)
     return True
 
 
