@@ -53,6 +53,8 @@ GPU = {
     + ["time=13,batch=1,input=256,hidden=512,layers=1,f32,fwd"],
     "gru_step": [f"batch=1,embedding=256,hidden=512,vocab=5893,f32,{way}" for way in ("fwd", "bwd")]
     + ["batch=128,embedding=256,hidden=512,vocab=5893,f32,fwd"],
+    "int4_linear": [f"rows={rows},in=4096,out=4096,w=i4g128,x=bf16,bf16,fwd" for rows in (1, 128)],
+    "int8_matmul": [f"m={m},n=4096,k=4096,a=i8-row,b=i8-row,bf16,fwd" for m in (17, 4096)],
     "kron": [f"batch=32,factors=128x128,{how}" for how in ("f32,fwd", "f32,bwd", "f64,fwd", "tf32,fwd")]
     + ["batch=32,factors=8x8x8x8,f32,fwd", "batch=1024,factors=64x64,f32,fwd"]
     + [f"batch=1024,factors=32x32x32,f32,{way}" for way in ("fwd", "bwd")],
@@ -64,8 +66,16 @@ GPU = {
     "lottery": ["samples=256,features=16,hidden=32,steps=100,rounds=11,percent=80,f32,fwd"],
     "magnitude_prune": [f"size=4096x4096,percent=10,f32,{way}" for way in ("fwd", "bwd")],
     "matmul": [f"m=4096,k=4096,n=4096,{how}" for how in ("f32,fwd", "bf16,fwd", "bf16,bwd")],
+    "quantize": [
+        f"rows=8192,columns=8192,y={y},transposed={copy},bf16,fwd"
+        for y, copy in (("e4m3-row", 0), ("e4m3-1x128", 1), ("mxfp8", 0), ("nvfp4", 0))
+    ],
     "rope": ["batch=1,length=2048,heads=32x8,dim=128,bf16,fwd"]
     + [f"batch=1,length=8192,heads=32x8,dim=128,bf16,{way}" for way in ("fwd", "bwd")],
+    "scaled_matmul": [
+        f"m=4096,n=4096,k=4096,a={a},b={b},bf16,fwd"
+        for a, b in (("e4m3-tensor",) * 2, ("e4m3-row",) * 2, ("e4m3-1x128", "e4m3-128x128"))
+    ],
     "seq2seq": ["source=13,batch=1,embedding=256,hidden=512,vocab=7853x5893,steps=25,f32,fwd"],
     "seq2seq_train": ["source=13,target=13,batch=8,layers=1,embedding=256,hidden=512,vocab=7853x5893,f32,step"],
     "sparse24": [f"tokens={tokens},n=4096,k=4096,train=0,f16,fwd" for tokens in (1, 4096)]

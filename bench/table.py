@@ -22,6 +22,7 @@ from statistics import geometric_mean
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from warpwatch.bundle import BundleReader
+from warpwatch.contract.case import peak_of_case
 from warpwatch.contract.catalogue import Catalogue, OperatorEntry
 from warpwatch.contract.measurement import Measurement
 from warpwatch.contract.outcome import Finding
@@ -87,10 +88,10 @@ def row(
         finding = benches[best]
         assert finding is not None
         assert finding.bench is not None
-        work = finding.bench.flops, finding.bench.bytes
-        share, bound = roofline(*work, times[best], precision, peaks)
+        work, peak = (finding.bench.flops, finding.bench.bytes), peak_of_case(case, precision)
+        share, bound = roofline(*work, times[best], peak, peaks)
         reached = f"{100 * share:.0f} % ({bound})" if share else ""
-        least = " · ".join(f"{ns / 1e3:.2f} {name}" for name, ns in floors(*work, precision, peaks).items() if ns)
+        least = " · ".join(f"{ns / 1e3:.2f} {name}" for name, ns in floors(*work, peak, peaks).items() if ns)
     cells = [cell(findings["check"].get((v.name, case)), benches[v.name], metric) for v in entry.variants]
     return "| " + " | ".join([case, *cells, f"{gain:.2f}×" if gain else "", reached, least]) + " |", gain
 

@@ -18,6 +18,7 @@ from sqlalchemy import func, insert, or_, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.case import peak_of_case
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.measurement import NO_CEILING, Measurement
 from warpwatch.contract.messages import BenchReply, BuildReply
@@ -341,7 +342,9 @@ def _record_points(s: Session, scope: _Scope, ids: list[int], points: list[_Poin
 
 def _roofline_columns(scope: _Scope, case: str, bench: BenchReply, timing: Measurement) -> dict[str, Any]:
     peaks = {} if timing.metric in NO_CEILING else scope.peaks
-    share, bound = roofline(bench.flops, bench.bytes, timing.median_ns, scope.names.cases[case].precision, peaks)
+    share, bound = roofline(
+        bench.flops, bench.bytes, timing.median_ns, peak_of_case(case, scope.names.cases[case].precision), peaks
+    )
     return {"roofline_share": share, "bound": bound}
 
 

@@ -81,6 +81,7 @@ def operators() -> str:
     """The names that operator files import from `warpwatch`, and the keys of warpwatch.toml."""
     from warpwatch import operator, project
     from warpwatch.contract.case import DIRECTIONS, PRECISIONS, Case
+    from warpwatch.contract.number_formats import FORMATS
 
     parts = [f"# Operator files and warpwatch.toml\n\n{NOTE}"]
     parts.append(
@@ -92,20 +93,30 @@ def operators() -> str:
         parts.append(f"| `{function.__name__}{_signature(function)}` | {_cell(inspect.getdoc(function) or '')} |")
     parts.append(f"\nPrecisions: {', '.join(f'`{name}`' for name in PRECISIONS)}.")
     parts.append(f"Directions: {', '.join(f'`{name}`' for name in DIRECTIONS)}.\n")
+    parts.append(
+        "A case names the number format of each matrix of eight bits or fewer, such as `a=e4m3-row,b=e4m3-row,bf16`;\n"
+        "the precision is that of the results. Where inputs are mixed, each has a name: `w=i4g128,x=bf16`.\n"
+    )
+    parts += ["| number format | meaning |", "|---|---|"]
+    for names, meaning in FORMATS.items():
+        parts.append(f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {_cell(meaning)} |")
     parts += [
+        "",
         "## The arguments of `inputs(case, make)`\n",
         "`make` makes the tensors of one case: seeded, on the device under test.\n",
         "| expression | meaning |",
         "|---|---|",
     ]
-    for method in (operator.Maker.normal, operator.Maker.integers):
+    for method in (operator.Maker.normal, operator.Maker.integers, operator.Maker.codes, operator.Maker.quantizable):
         parts.append(f"| `make.{method.__name__}{_signature(method)}` | {_cell(inspect.getdoc(method) or '')} |")
     parts.append(f"| `case[name]` | {_cell(inspect.getdoc(Case.__getitem__) or '')} |")
+    parts.append(f"| `case.number_format(name)` | {_cell(inspect.getdoc(Case.number_format) or '')} |")
     parts.append("| `case.precision`, `case.direction`, `case.layout` | As the case declares them. |")
     parts.append("| `case.element_bytes` | Bytes of an element in the case's precision. |")
     parts.append(f"\n## `Cost(flops, bytes)`\n\n{' '.join((inspect.getdoc(operator.Cost) or '').split())}\n")
     parts += _class_table(operator.Operator, "`@operator.variant(name, idea=…, …)` takes the fields of Variant.")
     parts += _class_table(operator.Variant)
+    parts += _class_table(operator.QuantizedOutput)
     parts += ["## warpwatch.toml\n", "| key | meaning |", "|---|---|"]
     fields = _labelled(project.Project)
     renamed = {"image": "container.image"}

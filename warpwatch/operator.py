@@ -33,6 +33,7 @@ __all__ = [
     "Maker",
     "Operator",
     "Precision",
+    "QuantizedOutput",
     "Size",
     "SizeQuestion",
     "Variant",
@@ -47,7 +48,8 @@ CONTRACT = 1
 
 
 def case(precision: Precision = "f32", direction: Direction = "fwd", layout: str = "contiguous", **sizes: Size) -> Case:
-    """A Case in one readable line: `case("f32", "bwd", batch=32, factors=(128, 128))`."""
+    """A Case in one readable line: `case("f32", "bwd", batch=32, factors=(128, 128))`, or with number formats
+    `case("bf16", m=64, n=64, k=64, a="e4m3-row", b="e4m3-row")`."""
     return Case(tuple(sizes.items()), precision, direction, layout)
 
 
@@ -85,6 +87,38 @@ class Maker(Protocol):
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
         """Integers in [low, high): int32 in i32 cases, elsewhere int64, which torch accepts as indices."""
         ...
+
+    def codes(self, number_format: str, rows: int, columns: int) -> tuple[Tensor, Any]:
+        """(codes, scales) of a matrix in a number format, with all finite codes, extremes, zeros, denormals, equal
+        blocks and blocks with one outlier. scales: None without any, (of blocks, of the tensor) for nvfp4."""
+        ...
+
+    def quantizable(self, number_format: str, rows: int, columns: int) -> Tensor:
+        """A matrix in the case's dtype to quantize to a number format, with ties, extremes, zeros, denormals, equal
+        blocks and blocks with one outlier."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedOutput:
+    """Outputs of a quantizer, which are judged code by code and scale by scale.
+
+    source -> the input that is quantized, a matrix.
+    number_format -> the format of the codes, such as `e4m3-row`.
+    codes -> which output holds the codes.
+    scale -> which output holds the scales of the blocks; None where the format has none.
+    tensor_scale -> which output is the scale of the whole tensor, for nvfp4.
+    rounding -> `nearest_even`, or `stochastic`: up with the probability of the distance.
+    transposed -> whether the codes are those of the transposed matrix.
+    """
+
+    source: str
+    number_format: str
+    codes: int = 0
+    scale: int | None = 1
+    tensor_scale: int | None = None
+    rounding: Literal["nearest_even", "stochastic"] = "nearest_even"
+    transposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +187,7 @@ class Operator:
         where a filter names them.
     native -> called once after the operator's library was loaded: registers fake kernels and autograd with torch.
     no_special_values -> why NaN, infinities and denormals in the inputs mean nothing here; empty where they do.
+    quantized(case) -> of a quantizer: the outputs that hold codes and scales.
     curves(case, *outputs) -> Curves to draw of a right result in a forward case, or None.
     uses -> operators whose libraries the native variants call, by default this one alone. A list replaces the default:
         name this operator in it as well if it has a library.
@@ -177,6 +212,7 @@ class Operator:
     by_torch: Callable[..., Any] | None = None
     native: Callable[[], None] | None = None
     no_special_values: str = ""
+    quantized: Callable[[Case], tuple[QuantizedOutput, ...]] = lambda case: ()
     curves: Callable[..., Curves | None] = lambda case, *outputs: None
     uses: tuple[str, ...] = ()
     batch: str = ""

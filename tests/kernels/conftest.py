@@ -14,7 +14,7 @@ import torch
 
 from warpwatch import native
 from warpwatch.contract.messages import CheckReply
-from warpwatch.operator import Case, Direction, Operator, Precision
+from warpwatch.operator import Case, Direction, Operator, Precision, Size
 from warpwatch.settings import load_settings
 from warpwatch.worker.harness.checks.check import check
 from warpwatch.worker.harness.checks.probes import ProbeHistory
@@ -133,5 +133,5 @@ def _traced_as(case: Case) -> tuple[Any, ...]:
     return case.precision, case.layout, str(special)
 
 
-def sized(precision: Precision, direction: Direction, **sizes: int | tuple[int, ...]) -> Case:
+def sized(precision: Precision, direction: Direction, **sizes: Size) -> Case:
     return Case(tuple(sizes.items()), precision, direction)

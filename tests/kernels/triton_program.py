@@ -20,6 +20,8 @@ from functools import partial
 from typing import Any
 
 ARCHS = (80, 90, 100)
+FIRST_ARCH = {"scaled_matmul": 89}
+"""The first architecture with the number formats of an operator."""
 
 
 def main(mode: str, *names: str) -> None:
@@ -52,7 +54,7 @@ def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
     """One run per case, since a program of a grid takes a millisecond; the full check is a GPU's."""
     import torch
 
-    from warpwatch.worker.harness.oracle import Oracle, explain_first
+    from warpwatch.worker.harness.oracle import Oracle
     from warpwatch.worker.harness.problem import CaseProblem
 
     for case in cases:
@@ -60,7 +62,8 @@ def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
         with problem.modes():
             data = problem.data(7)
             results = problem.run(data)
-            wrong = explain_first(Oracle(problem, data, partial(problem.data, 7)).judge(results), results)
+            oracle = Oracle(problem, data, partial(problem.data, 7))
+            wrong = oracle.explain_first(oracle.judge(results), results)
         say(operator=operator.name, variant=variant.name, case=case.key, wrong=wrong)
 
 
@@ -72,7 +75,7 @@ def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
     # Other sizes make the same code for other constants: the first case of each precision and direction shows that it
     # compiles.
     chosen = {(case.precision, case.direction): case for case in reversed(cases)}
-    for arch in ARCHS:
+    for arch in (arch for arch in ARCHS if arch >= FIRST_ARCH.get(operator.name, 0)):
         compiled = _instead_of_launching(arch)
         for case in chosen.values():
             problem = CaseProblem(operator, variant, case, torch.device("cpu"))

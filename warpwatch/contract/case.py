@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from .number_formats import NumberFormat, is_number_format, number_format, peak_of
+
 Precision = Literal["f64", "f32", "3xtf32", "tf32", "bf16", "f16", "i32"]
 """3xtf32 is f32 in memory, each number multiplied as a sum of two that tensor cores take: three products instead of
 one."""
@@ -16,7 +18,8 @@ Direction = Literal["fwd", "bwd", "step", "fwd_train"]
 training step, the forward pass with gradients recorded and the backward pass in one call. fwd_train: the forward pass
 of a step alone, cuDNN's forward training."""
 
-Size = int | tuple[int, ...]
+Size = int | tuple[int, ...] | str
+"""A number, a list of numbers, or the number format of a tensor, such as `a=e4m3-row`."""
 
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 DIRECTIONS: tuple[str, ...] = get_args(Direction)
@@ -25,7 +28,7 @@ ELEMENT_BYTES: Mapping[str, int] = {"f64": 8, "f32": 4, "3xtf32": 4, "tf32": 4, 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One concrete problem: sizes, precision, direction and layout.
+    """One concrete problem: sizes, number formats, precision, direction and layout.
 
     `key` is its stable name in the database, in URLs and on the command line, such as
     `batch=32,factors=128x128,f32,fwd`.
@@ -37,8 +40,19 @@ class Case:
     layout: str = "contiguous"
 
     def __getitem__(self, name: str) -> Any:
-        """The size called `name`: an int, or a tuple of ints for sizes such as `factors=128x128`."""
+        """The size called `name`: an int, a tuple of ints for sizes such as `factors=128x128`, or the name of a number
+        format."""
         return dict(self.sizes)[name]
+
+    def number_format(self, name: str) -> NumberFormat:
+        """The number format called `name`, such as that of `a` in `a=e4m3-row`; its `count_bytes(rows, columns)` counts
+        the scales as well."""
+        return number_format(self[name])
+
+    @property
+    def peak(self) -> str:
+        """The name of the measured peak of its products: their precision, or `e4m3`, `e2m1`, `i8`."""
+        return peak_of(tuple(size for _, size in self.sizes if isinstance(size, str)), self.precision)
 
     @property
     def key(self) -> str:
@@ -73,6 +87,14 @@ def parse_case(key: str) -> Case:
     return Case(sizes, precision, direction, *layout)  # type: ignore[arg-type]
 
 
+def peak_of_case(key: str, precision: str | None) -> str | None:
+    """The name of the measured peak of a case's products, by its key; the precision where the key is a program's."""
+    try:
+        return parse_case(key).peak
+    except ValueError:
+        return precision
+
+
 def derive_case(text: str, declared: Sequence[Case]) -> Case:
     """A case of an operator that it does not declare: sizes of the same names as those of a declared case.
 
@@ -104,17 +126,28 @@ def derive_case(text: str, declared: Sequence[Case]) -> Case:
 
 def _size(part: str) -> tuple[str, Size]:
     name, _, value = part.partition("=")
-    if not re.fullmatch(r"[A-Za-z_]\w{0,40}", name) or not re.fullmatch(r"\d{1,12}(x\d{1,12}){0,15}", value):
+    if not re.fullmatch(r"[A-Za-z_]\w{0,40}", name):
         raise ValueError(f"{part!r} is no size: give a name and whole numbers, such as n=1024 or factors=8x8")
+    if is_number_format(value):
+        return name, value
+    if not re.fullmatch(r"\d{1,12}(x\d{1,12}){0,15}", value):
+        raise ValueError(
+            f"{part!r} is no size: give whole numbers, such as n=1024 or factors=8x8, or a number format, such as "
+            "a=e4m3-row"
+        )
     numbers = tuple(map(int, value.split("x")))
     return name, numbers if len(numbers) > 1 else numbers[0]
 
 
 def _takes(case: Case, given: Mapping[str, Size]) -> bool:
-    """Whether these sizes have the names of the case's, and are lists of numbers only where its are."""
+    """Whether these sizes have the names of the case's, are lists of numbers only where its are, and have its number
+    formats."""
     sizes = dict(case.sizes)
     return sizes.keys() == given.keys() and all(
-        isinstance(size, int) or isinstance(sizes[name], tuple) for name, size in given.items()
+        size == sizes[name]
+        if isinstance(size, str) or isinstance(sizes[name], str)
+        else isinstance(size, int) or isinstance(sizes[name], tuple)
+        for name, size in given.items()
     )
 
 

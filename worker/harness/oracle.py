@@ -46,9 +46,10 @@ from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import TensorError
 from warpwatch.contract.words import Fault
 
+from .codes import CodeJudge
 from .dispatch import DispatchMode
 from .failures import WrongResultError
-from .problem import CaseData, CaseProblem, has_overlap
+from .problem import CaseData, CaseProblem, dtype_name, has_overlap, index_of
 from .turns import STOPWATCH
 
 
@@ -65,6 +66,8 @@ class Oracle:
         self._problem, self._redraw, self._is_measured = problem, redraw, False
         self._data: CaseData | None = data
         oracle = problem.oracle(data)
+        outputs = () if problem.records else problem.operator.quantized(problem.case)
+        self._codes = CodeJudge(outputs, data.inputs, len(oracle))
         self.expected: dict[str, Expected] = {
             name: expect(tensor, problem.case.precision, problem.depth(name)) for name, tensor in oracle.items()
         }
@@ -73,13 +76,17 @@ class Oracle:
     def judge(self, results: dict[str, Tensor]) -> list[TensorError]:
         """Every error measure of every tensor; raises WrongResultError for a wrong shape, dtype or device."""
         self._expect_alike(results)
+        by_code = self._codes.errors(results, {name: expected.oracle for name, expected in self.expected.items()})
+        others = {name: result.detach() for name, result in results.items() if name not in self._codes.names}
+        if not others:
+            return by_code
         self._measure_torch()
-        errors = [compare(name, result.detach(), self.expected[name]) for name, result in results.items()]
+        errors = [compare(name, result, self.expected[name]) for name, result in others.items()]
         for measure in (self._measure_sensitivity, partial(self._measure_choice, results)):
             if all(error.right for error in errors) or not measure():
-                return errors
-            errors = [compare(name, result.detach(), self.expected[name]) for name, result in results.items()]
-        return errors
+                return by_code + errors
+            errors = [compare(name, result, self.expected[name]) for name, result in others.items()]
+        return by_code + errors
 
     def is_right(self, name: str, result: Tensor) -> bool:
         """Whether `result` is right; measures what allows a larger error if it is outside the usual tolerance."""
@@ -95,20 +102,34 @@ class Oracle:
         """One line on the first wrong tensor; None when all are right, which is known sooner than all errors are.
         Raises like `judge`."""
         name = self._find_wrong(results)
-        return None if name is None else self._explain(name, results[name])
+        return None if name is None else self._explain(name, results)
 
     def expect(self, results: dict[str, Tensor]) -> None:
         """Raises WrongResultError with the tensor and its worst index unless all `results` are right."""
         name = self._find_wrong(results)
         if name is not None:
-            raise WrongResultError(self._explain(name, results[name]), Fault.WRONG_VALUES, name)
+            raise WrongResultError(self._explain(name, results), Fault.WRONG_VALUES, name)
+
+    def explain_first(self, errors: list[TensorError], results: dict[str, Tensor]) -> str | None:
+        """One line on the first wrong tensor; None when all are right."""
+        wrong = next((error for error in errors if not error.right), None)
+        if wrong is None:
+            return None
+        by_code = self._codes.faults(results)
+        return by_code[wrong.name].message if wrong.name in by_code else explain(wrong, results[wrong.name].detach())
 
     def _find_wrong(self, results: dict[str, Tensor]) -> str | None:
         self._expect_alike(results)
-        return next((name for name, result in results.items() if not self.is_right(name, result)), None)
+        for name in self._codes.faults(results):
+            return name
+        others = ((name, result) for name, result in results.items() if name not in self._codes.names)
+        return next((name for name, result in others if not self.is_right(name, result)), None)
 
-    def _explain(self, name: str, result: Tensor) -> str:
-        return explain(compare(name, result.detach(), self.expected[name]), result.detach())
+    def _explain(self, name: str, results: dict[str, Tensor]) -> str:
+        if name in self._codes.names:
+            return self._codes.faults(results)[name].message
+        result = results[name].detach()
+        return explain(compare(name, result, self.expected[name]), result)
 
     @STOPWATCH.measure(Activity.ORACLE)
     def _measure_torch(self) -> bool:
@@ -163,17 +184,14 @@ class Oracle:
             expect_alike(name, result, oracle.shape, self._dtypes[name], oracle.device)
 
 
-def explain_first(errors: list[TensorError], results: dict[str, Tensor]) -> str | None:
-    """One line on the first wrong tensor; None when all are right."""
-    return next((explain(error, results[error.name].detach()) for error in errors if not error.right), None)
-
-
 def expected_dtype(problem: CaseProblem, data: CaseData, name: str) -> torch.dtype:
     """The dtype of a result: an output has that of the reference's output, a gradient that of its input."""
     if name.startswith("grad "):
         return dict(data.tensors())[name.removeprefix("grad ")].dtype
     index = int(name[2:-1]) if name != "y" else 0
-    return problem.expected[index][1]
+    dtype = problem.expected[index][1]
+    # Codes of eight bits come as bytes, see CaseProblem.results.
+    return torch.uint8 if dtype.is_floating_point and dtype.itemsize == 1 else dtype
 
 
 EPSILON = {
@@ -217,7 +235,7 @@ def expect_alike(name: str, result: Tensor, shape: Sequence[int], dtype: torch.d
         message = f"{name} has shape {tuple(result.shape)}, expected {tuple(shape)}"
         raise WrongResultError(message, Fault.WRONG_FORM, name)
     if result.dtype != dtype:
-        message = f"{name} is {_dtype_name(result.dtype)}, expected {_dtype_name(dtype)}"
+        message = f"{name} is {dtype_name(result.dtype)}, expected {dtype_name(dtype)}"
         raise WrongResultError(message, Fault.WRONG_FORM, name)
     if result.device.type != device.type:
         raise WrongResultError(f"{name} is on {result.device}, expected {device}", Fault.WRONG_FORM, name)
@@ -367,18 +385,6 @@ def _norm(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor)) if tensor.numel() else 0.0
 
 
-def index_of(flat: int, shape: torch.Size) -> list[int]:
-    """The index of the element at `flat` in row-major order.
-
-    torch.unravel_index imports sympy, which takes seconds in every child.
-    """
-    index: list[int] = []
-    for size in reversed(shape):
-        flat, place = divmod(flat, size)
-        index.append(place)
-    return index[::-1]
-
-
 def _ulp(difference: Tensor, oracle: Tensor, precision: str) -> float:
     """The largest difference in ULP, units in the last place of the oracle's value in `precision`."""
     if not difference.numel():
@@ -394,10 +400,6 @@ def _ulp(difference: Tensor, oracle: Tensor, precision: str) -> float:
 
 def _finite(number: float) -> float:
     return number if math.isfinite(number) else sys.float_info.max
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 _NOISE_SEEDS = (11, 12)

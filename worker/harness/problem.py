@@ -15,7 +15,9 @@ from torch import Tensor
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.words import Fault, Status
 from warpwatch.operator import Case, DeviceKind, Direction, Operator, Variant
+from warpwatch.quantization import is_coded
 
+from .coded_inputs import draw_codes, draw_quantizable
 from .driver import cuda_driver
 from .failures import Refusal, WrongResultError
 from .turns import STOPWATCH, ChildTurns
@@ -54,6 +56,14 @@ class SeededMaker:
         dtype = torch.int64 if self._dtype.is_floating_point else self._dtype
         return torch.randint(low, high, shape, generator=self._generator, device=self._device, dtype=dtype)
 
+    def codes(self, number_format: str, rows: int, columns: int) -> tuple[Tensor, Any]:
+        """(codes, scales) of a matrix in a number format, see coded_inputs.py."""
+        return draw_codes(number_format, rows, columns, self._generator)
+
+    def quantizable(self, number_format: str, rows: int, columns: int) -> Tensor:
+        """A matrix in the case's dtype that is hard to quantize to a number format."""
+        return draw_quantizable(number_format, rows, columns, self._dtype, self._generator)
+
 
 @contextmanager
 def precision_switches(precision: str) -> Iterator[None]:
@@ -69,10 +79,26 @@ def precision_switches(precision: str) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolution
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def bits(tensor: Tensor) -> Tensor:
     """The bits of the tensor as integers, which compare equal where both are the same NaN."""
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.detach().contiguous().view(integers[tensor.element_size()])
+
+
+def index_of(flat: int, shape: torch.Size) -> list[int]:
+    """The index of the element at `flat` in row-major order.
+
+    torch.unravel_index imports sympy, which takes seconds in every child.
+    """
+    index: list[int] = []
+    for size in reversed(shape):
+        flat, place = divmod(flat, size)
+        index.append(place)
+    return index[::-1]
 
 
 def poison_memory(shapes: Iterable[tuple[tuple[int, ...], torch.dtype]], device: torch.device) -> None:
@@ -164,7 +190,7 @@ class CaseData:
     def changed_since(self, pristine: CaseData) -> str | None:
         """The name of the first tensor that differs from `pristine`; None when all are equal."""
         pairs = zip(self.tensors(), pristine.tensors(), strict=True)
-        return next((name for (name, now), (_, then) in pairs if not _is_same(now, then)), None)
+        return next((name for (name, now), (_, then) in pairs if not is_same(now, then)), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -367,7 +393,10 @@ class CaseProblem:
         return call
 
     def results(self, returned: Any) -> dict[str, Tensor]:
-        """The tensors that a call returned, by name; WrongResultError when one is missing or no plain tensor."""
+        """The tensors that a call returned, by name; WrongResultError when one is missing or no plain tensor.
+
+        Codes of eight bits come as bytes, because few of torch's operators take their dtypes.
+        """
         if not self._returns_gradients:
             return self._outputs(returned)
         if not self._returns_outputs:
@@ -381,6 +410,12 @@ class CaseProblem:
             for index, (name, output) in enumerate(named.items()):
                 if index in self._differentiable and not output.requires_grad:
                     raise _without_gradient(name)
+        for (name, output), (_, dtype) in zip(named.items(), self.expected, strict=False):
+            if is_coded(output):
+                if output.dtype != dtype:
+                    message = f"{name} is {dtype_name(output.dtype)}, expected {dtype_name(dtype)}"
+                    raise WrongResultError(message, Fault.WRONG_FORM, name)
+                named[name] = as_bytes(output)
         return named
 
     def _gradients(self, returned: tuple[Any, ...]) -> dict[str, Tensor]:
@@ -644,9 +679,14 @@ def _name_outputs(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
     return {f"y[{index}]": output for index, output in enumerate(outputs)}
 
 
-def _is_same(now: Tensor, then: Tensor) -> bool:
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of codes of eight bits, which torch copies and indexes everywhere; any other tensor as it is."""
+    return tensor.view(torch.uint8) if is_coded(tensor) else tensor
+
+
+def is_same(now: Tensor, then: Tensor) -> bool:
     """Whether both hold the same numbers; a NaN is the same as itself."""
-    if torch.equal(now, then):
+    if not is_coded(now) and torch.equal(now, then):
         return True
     return now.dtype.is_floating_point and now.layout is torch.strided and torch.equal(bits(now), bits(then))
 

@@ -22,7 +22,7 @@ from warpwatch.contract.words import Fault, Status
 
 from ..failures import WrongResultError
 from ..guards.digits import describe_digits, find_digits
-from ..oracle import Oracle, explain_first
+from ..oracle import Oracle
 from ..problem import CaseData, CaseProblem, Progress, bits, poison_memory
 from ..profile.choices import recorded_choices
 from ..profile.launches import LaunchRecording, describe
@@ -161,7 +161,7 @@ def _wrong(
 ) -> CheckReply:
     """The reply about wrong results. drawn_from: the seed of the inputs that led to them."""
     wrong = [error.name for error in errors if not error.right]
-    message, first = f"{explain_first(errors, results)}{note}", wrong[0]
+    message, first = f"{oracle.explain_first(errors, results)}{note}", wrong[0]
     redraw, exact = partial(problem.data, drawn_from), oracle.expected[first].oracle
     precision = find_digits(problem, redraw, first, results[first], exact)
     if precision is None:

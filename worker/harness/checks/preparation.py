@@ -21,7 +21,7 @@ from torch import Tensor
 from warpwatch.contract.words import Fault
 
 from ..failures import WrongResultError
-from ..problem import CaseData, CaseProblem, bits, keywords_of
+from ..problem import CaseData, CaseProblem, bits, is_same, keywords_of
 
 _FEWEST_ELEMENTS = 16
 """Two numbers always correlate; this many do not by chance."""
@@ -55,7 +55,7 @@ def expect_no_answer(problem: CaseProblem) -> bool:
     # Whether every prepared tensor holds the numbers of an input, perhaps in other memory.
     is_moved = all(
         any(
-            tensor.shape == given.shape and tensor.dtype == given.dtype and torch.equal(tensor.to(given.device), given)
+            tensor.shape == given.shape and tensor.dtype == given.dtype and is_same(tensor.to(given.device), given)
             for _, given in live.tensors()
         )
         for tensor in _tensors([prepared])

@@ -32,10 +32,11 @@ import torch
 from torch import Tensor
 
 from warpwatch.contract.words import Fault
+from warpwatch.quantization import is_coded
 
 from ..failures import WrongResultError, device_works
 from ..oracle import Oracle
-from ..problem import CaseData, CaseProblem, LiveCall, bits, poison_memory
+from ..problem import CaseData, CaseProblem, LiveCall, as_bytes, bits, is_same, poison_memory
 from ..timers.cuda import elapsed_ns, new_event
 from ..timers.kernel import busy_ns
 from ..timers.rotation import set_seeds
@@ -348,11 +349,11 @@ class _Calls:
 
     def _multiplied(self, data: CaseData) -> CaseData:
         factor = self._random.uniform(_SMALLEST_FACTOR, 1.0)
-        return data.map(lambda tensor: tensor.detach() * factor if tensor.dtype.is_floating_point else tensor)
+        return data.map(lambda tensor: tensor.detach() * factor if _is_multiplied(tensor) else tensor)
 
     def _can_be_multiplied(self) -> bool:
         drawn = self._live.draw(new_seed())
-        if not any(tensor.dtype.is_floating_point for _, tensor in drawn.tensors()):
+        if not any(_is_multiplied(tensor) for _, tensor in drawn.tensors()):
             return False
         return self._call_if_possible(self._multiplied(drawn)) is not None
 
@@ -395,7 +396,7 @@ class _Calls:
             size = tensor.numel()
             if not tensor.dtype.is_floating_point or size < 8 or not tensor.is_contiguous():
                 return tensor
-            numbers = tensor.detach().clone().view(-1)
+            numbers = as_bytes(tensor.detach().clone()).view(-1)
             middle = torch.arange(size // 4, size - size // 4, device=tensor.device)
             if are_all:
                 order = middle[torch.randperm(len(middle), device=tensor.device)]
@@ -403,9 +404,14 @@ class _Calls:
                 middle = torch.tensor(self._random.sample(range(size // 4, size - size // 4), 2), device=tensor.device)
                 order = middle.flip(0)
             numbers[middle] = numbers[order]
-            return numbers.view(tensor.shape)
+            return numbers.view(tensor.dtype).view(tensor.shape)
 
         return data.map(reorder)
+
+
+def _is_multiplied(tensor: Tensor) -> bool:
+    """Whether the tensor holds numbers that a factor changes: codes would be rounded, or be other codes."""
+    return tensor.dtype.is_floating_point and not is_coded(tensor)
 
 
 def chance_of(shorter: int, longer: int) -> float:
@@ -419,10 +425,12 @@ def _agree(some: CaseData, others: CaseData) -> bool:
     permutations of the same numbers have."""
     do_differ = False
     for (_, one), (_, other) in zip(some.tensors(), others.tensors(), strict=False):
-        if not one.dtype.is_floating_point or one.shape != other.shape or torch.equal(one, other):
+        if not one.dtype.is_floating_point or one.shape != other.shape or is_same(one, other):
             continue
-        norms = [float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64)) for tensor in (one, other)]
-        sums = [float(tensor.detach().sum(dtype=torch.float64)) for tensor in (one, other)]
+        # torch sums no codes of eight bits.
+        numbers = [tensor.detach().float() if is_coded(tensor) else tensor.detach() for tensor in (one, other)]
+        norms = [float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) for tensor in numbers]
+        sums = [float(tensor.sum(dtype=torch.float64)) for tensor in numbers]
         is_same_sum = abs(sums[0] - sums[1]) <= _ALIKE * norms[0] * math.sqrt(one.numel())
         if not is_same_sum and abs(norms[0] - norms[1]) > _ALIKE * norms[0]:
             return False

@@ -22,7 +22,7 @@ from warpwatch.contract.words import Fault
 
 from ..dispatch import DispatchMode
 from ..failures import WrongResultError
-from ..problem import CaseData, has_overlap
+from ..problem import CaseData, as_bytes, has_overlap
 
 BAND = 64 * 1024
 """Bytes on either side: a tile of 128 × 128 floats that overruns ends inside, and torch's alignment is kept."""
@@ -94,7 +94,7 @@ class GuardedInputs:
             return tensor.detach().clone(memory_format=torch.preserve_format)
         strides, skipped = placement
         banded = _banded(tensor, strides, skipped, _AROUND_INPUTS)
-        banded.tensor.copy_(tensor.detach())
+        as_bytes(banded.tensor).copy_(as_bytes(tensor.detach()))
         self._placed.append((banded, banded.buffer.clone()))
         return banded.tensor
 

@@ -197,6 +197,8 @@ def _lower_precision(
     """Names a lower precision that holds every element exactly, whose digits the result has, or whose rounding explains
     the size of the error."""
     coarser = _COARSER.get(problem.case.precision, ())
+    if not result.is_floating_point():
+        return Diagnosis(Fault.WRONG_VALUES, subjects=(error.name,))
     if error.relative > _MOST_OF_IT or _is_systematic(result, oracle):
         return Diagnosis(Fault.WRONG_VALUES, subjects=(error.name,))
     for precision, dtype in _ROUNDED.items():

@@ -49,6 +49,7 @@ _TORCH = (
     "set_grad_enabled",
     "sort",
     "tensor",
+    "where",
     "zeros",
     "zeros_like",
 )
@@ -231,8 +232,8 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any] | None]] = {
 """Settings that a variant must leave unchanged: how to read each, and how to restore it (None: it cannot be)."""
 
 
-_HARNESS_PREFIXES = (f"{__package__.rsplit('.', 2)[0]}.", "warpwatch.contract.")
-"""Prefixes of the modules that measure and judge."""
+_HARNESS_PREFIXES = (f"{__package__.rsplit('.', 2)[0]}.", "warpwatch.contract.", "warpwatch.quantization")
+"""Prefixes of the modules that measure and judge. Operator files import the last, too."""
 
 
 def _library_bindings() -> Iterator[_Binding]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from warpwatch.contract.messages import CanaryReply, CeilingsReply
 from warpwatch.contract.words import Status
@@ -26,6 +28,8 @@ _FEWEST = 3
 _COPY_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
 _MATRIX = {"cpu": 1024, "cuda": 8192}
 _PRECISIONS = {"cpu": ("f32", "f64"), "cuda": ("f32", "tf32", "bf16", "f16", "f64")}
+_ELEMENTS = ("e4m3", "i8")
+"""Number formats whose products a GPU may have instructions for, besides those of its precisions."""
 _MEMORY_SHARE = 8
 
 
@@ -35,6 +39,10 @@ def measure_ceilings(device: torch.device) -> CeilingsReply:
     for precision in _PRECISIONS[device.type]:
         with torch.no_grad(), precision_switches(precision):
             peaks[precision] = _matmul_rate(device, precision)
+    for element in _ELEMENTS if device.type == "cuda" else ():
+        # Of cards without such instructions, torch refuses the product.
+        with torch.no_grad(), suppress(RuntimeError):
+            peaks[element] = _coded_rate(device, element, _MATRIX["cuda"])
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return CeilingsReply(Status.OK, "", peaks)
@@ -72,6 +80,22 @@ def _matmul_rate(device: torch.device, precision: str, budget_ns: int | None = N
     b = torch.randn(n, n, device=device).to(DTYPES[precision])
     out = a @ b
     return 2 * n**3 / _best_seconds(device, lambda: torch.mm(a, b, out=out), budget_ns)
+
+
+def _coded_rate(device: torch.device, element: str, n: int, budget_ns: int | None = None) -> float:
+    """The same of codes: e4m3 with one scale into bf16, and whole numbers of eight bits into 32."""
+    numbers = (torch.randn(n, n, device=device) for _ in range(2))
+    if element == "i8":
+        a, b = ((32 * matrix).clamp(-128, 127).to(torch.int8) for matrix in numbers)
+        return 2 * n**3 / _best_seconds(device, lambda: torch._int_mm(a, b.t()), budget_ns)
+    a, b = (matrix.to(torch.float8_e4m3fn) for matrix in numbers)
+    one = torch.ones((), device=device)
+
+    def product() -> Tensor:
+        # The sums of a training's forward pass: without promotion to f32 they are as fast as the card allows.
+        return torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    return 2 * n**3 / _best_seconds(device, product, budget_ns)
 
 
 def _best_seconds(device: torch.device, call: Callable[[], object], budget_ns: int | None) -> float:

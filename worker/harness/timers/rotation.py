@@ -22,7 +22,7 @@ from warpwatch.contract.words import Fault
 from ..failures import WrongResultError
 from ..guards.diagnosis import decoys_of, explain
 from ..oracle import Oracle
-from ..problem import CaseData, CaseProblem, map_tensors, named_tensors
+from ..problem import CaseData, CaseProblem, as_bytes, map_tensors, named_tensors
 
 _SET_SEEDS = 7919
 _RENEWED_SEEDS = 1_000_003
@@ -98,7 +98,7 @@ class Rotation:
     @cached_property
     def _rolled(self) -> list[list[Tensor]]:
         """The tensors whose contents `roll` moves on, by set: no tensor of a set ever moves in memory."""
-        return [[tensor for _, tensor in self.problem.replaceable(data).tensors()] for data in self.sets]
+        return [[as_bytes(tensor) for _, tensor in self.problem.replaceable(data).tensors()] for data in self.sets]
 
     @cached_property
     def _addresses(self) -> set[int]:

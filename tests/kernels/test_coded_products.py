@@ -1,0 +1,44 @@
+"""Products of codes of eight bits and fewer: every variant against the product of what the codes stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernels import int4_linear, int8_matmul, scaled_matmul
+from warpwatch.contract.words import Status
+from warpwatch.operator import Case, Operator
+
+from .conftest import check_variant, ready, runnable
+
+MODULES = (scaled_matmul, int8_matmul, int4_linear)
+
+
+def checks(compiled: bool = False) -> Iterator[Any]:
+    """Parameters (operator, variant, case, device)."""
+    for module in MODULES:
+        cases = module.QUICK[1:2] if compiled else (*module.QUICK, *module.EDGE)
+        for given in runnable(module.operator, cases, compiled=compiled):
+            yield pytest.param(
+                module.operator, *given.values, id=f"{module.operator.name}-{given.id}", marks=given.marks
+            )
+
+
+@pytest.mark.parametrize(("operator", "name", "case", "device"), [*checks(), *checks(compiled=True)])
+def test_every_variant_is_right(operator: Operator, name: str, case: Case, device: str, build_cache: Path) -> None:
+    if operator.variants[name].native:
+        ready(operator, build_cache)
+    reply = check_variant(operator, name, case, device)
+    assert reply.status is Status.OK, reply.message
+    assert not [probe.message for probe in reply.probes if probe.status == "refuses"]
+
+
+def test_costs_count_codes_and_scales() -> None:
+    assert scaled_matmul.cost(scaled_matmul.sized("bf16", 8, 16, 256, "e4m3-row")).bytes == 24 * 260 + 2 * 8 * 16
+    nvfp4 = scaled_matmul.sized("f32", 8, 16, 256, "nvfp4")
+    assert scaled_matmul.cost(nvfp4).bytes == 24 * 128 + 24 * 16 + 8 + 4 * 8 * 16
+    assert int4_linear.cost(int4_linear.sized("bf16", 2, 256, 16)).bytes == 16 * (128 + 8) + 2 * 2 * (256 + 16)
+    assert int8_matmul.cost(int8_matmul.sized("i32", 8, 16, 256, "i8", "i8")).bytes == 24 * 256 + 4 * 8 * 16
