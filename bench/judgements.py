@@ -2,9 +2,9 @@
 
 python bench/judgements.py [--device cuda:0]
 
-Starts a database, a server and a worker in a temporary folder. The owner's file keeps hidden cases of each operator; the
-patches make `v1` faster (that of kron does what `v2` does), slower, wrong, and a cheat that returns its earlier result.
-Each line has the verdict, the minutes until the receipt, and the seconds that the device was held.
+Starts a database, a server and a worker in a temporary folder. The owner's file keeps hidden cases of each operator;
+the patches make `v1` faster (that of kron does what `v2` does), slower, wrong, and a cheat that returns its earlier
+result. Each line has the verdict, the minutes until the receipt, and the seconds that the device was held.
 """
 
 from __future__ import annotations

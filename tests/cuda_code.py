@@ -34,10 +34,10 @@ def main() -> int:
         header = Path(folder, "bindings.h")
         header.write_text('#include "common/tensor.h"\n')
         host = [cxx.path, *native.CXX_FLAGS, *include]
-        precompiled = [*host, "-x", "c++-header", header, "-o", f"{header}.gch"]
-        host += ["-fsyntax-only", "-include", header]
+        precompiled = [*host, "-x", "c++-header", str(header), "-o", f"{header}.gch"]
+        host += ["-fsyntax-only", "-include", str(header)]
 
-        def runs(command: list[str | Path]) -> bool:
+        def runs(command: list[str]) -> bool:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
             if done.returncode != 0:
                 print(done.stdout, flush=True)
@@ -46,7 +46,7 @@ def main() -> int:
         def compiles(source: Path) -> bool:
             kept = Path(folder, source.parent.name)
             kept.mkdir(exist_ok=True)
-            return runs([*device, kept, source] if source.suffix == ".cu" else [*host, source])
+            return runs([*device, str(kept), str(source)] if source.suffix == ".cu" else [*host, str(source)])
 
         results = list(pool.map(compiles, sources)) if runs(precompiled) else []
     print(f"CUDA code: {sum(results)} of {len(results)} sources compile")

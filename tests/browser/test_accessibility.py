@@ -1,4 +1,4 @@
-"""axe-core finds nothing in what opens on a click, in either theme; of the rest of a page, test_every_page.py asks it."""
+"""axe-core finds nothing in what opens on a click, in either theme; test_every_page.py asks it of the rest."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from warpwatch.contract.number_formats import number_format as name_format
 from warpwatch.loading import LoadedVariant, UnsupportedDeviceError, UnsupportedInputError, operator_names
 from warpwatch.operator import Case, DeviceKind, Operator, Variant
 from warpwatch.worker.harness.problem import DTYPES, SeededMaker, map_tensors, named_tensors, precision_switches
@@ -41,6 +42,20 @@ class ShapeMaker:
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.int64 if self._dtype.is_floating_point else self._dtype)
+
+    def codes(self, number_format: str, rows: int, columns: int) -> tuple[Tensor, Any]:
+        # Which numbers they are does not matter, so the smallest matrix with whole blocks tells the dtypes.
+        drawn, scales = SeededMaker(0, torch.device("cpu"), "f32").codes(number_format, 1, 256)
+        form = name_format(number_format)
+        shaped = torch.empty(rows, columns // 2 if form.is_packed else columns, dtype=drawn.dtype)
+        if scales is None:
+            return shaped, None
+        of_blocks, *of_tensor = scales if isinstance(scales, tuple) else (scales,)
+        blocks = torch.empty(form.scale_shape(rows, columns), dtype=of_blocks.dtype)
+        return shaped, (blocks, torch.empty_like(of_tensor[0])) if of_tensor else blocks
+
+    def quantizable(self, _number_format: str, rows: int, columns: int) -> Tensor:
+        return torch.empty(rows, columns, dtype=self._dtype)
 
 
 def inputs_of(operator: Operator, case: Case, device: DeviceKind) -> dict[str, Any]:
@@ -135,8 +150,8 @@ def emptied(operator: Operator, variants: list[Variant]) -> Iterator[dict[str, A
         numbers = size if isinstance(size, tuple) else (size,)
         for place in range(len(numbers)):
             zeroed = (*numbers[:place], 0, *numbers[place + 1 :])
-            sizes = {**dict(base.sizes), name: zeroed if isinstance(size, tuple) else 0}
-            case = replace(base, sizes=tuple(sizes.items()))
+            new = (name, zeroed if isinstance(size, tuple) else 0)
+            case = replace(base, sizes=tuple(new if old[0] == name else old for old in base.sizes))
             # Where the inputs divide by the size, or draw numbers from nothing, there is no such case.
             with contextlib.suppress(ZeroDivisionError, RuntimeError):
                 inputs = operator.inputs(case, SeededMaker(3, torch.device("cpu"), case.precision))

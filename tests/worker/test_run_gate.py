@@ -24,7 +24,7 @@ import warpwatch as warpwatch_package
 from tests.builders import bench, catalogue, measurement
 from tests.worker import probes
 from tests.worker.conftest import Repository, identify
-from tests.worker.test_run import CASE, warpwatch
+from tests.worker.test_run import CASE, start
 from warpwatch.bundle import BundleReader, BundleWriter
 from warpwatch.cli.app import app
 from warpwatch.cli.results_history import HistoryFiles
@@ -135,7 +135,7 @@ def test_a_slower_commit_fails_the_build_without_any_package_of_a_server(
     words = [word for form, name in FORMS.items() for word in ("--report", f"{form}={tmp_path / name}")]
     command = ["run", "--repository", repository.url, "--commits", "HEAD", "--base", base, "--device", "cpu"]
     chosen = ["--variants", "ok", "--cases", CASE, "--kinds", "compare", "--budget-ms", "100"]
-    run = warpwatch(home, *command, *chosen, "--output", str(tmp_path / "now.wwb"), *words, blocked=True)
+    run = start(home, *command, *chosen, "--output", str(tmp_path / "now.wwb"), *words, blocked=True)
     printed = run.communicate(timeout=280)[0]
     assert run.returncode == 1, printed
     assert "1 slower, 1 compared" in printed
