@@ -268,8 +268,12 @@ def test_the_command_imports_folders_and_standard_input_by_the_commits_that_file
     assert "-: commit: the file was measured with changes that are in no commit" in refused.output
     waiting = CliRunner().invoke(command, [*words, "pytest-benchmark", "-", "--commit", "f" * 40], input=changed)
     assert f"waits until the repository has the commit {'f' * 12}" in waiting.output
-    taken = CliRunner().invoke(command, [*words, "pytest-benchmark", "-", "--commit", lab.shas[3]], input=changed)
+    taken = CliRunner().invoke(
+        command, [*words, "pytest-benchmark", "-", "--commit", lab.shas[3], "--confirm"], input=changed
+    )
     assert taken.exit_code == 0, taken.output
+    newest = client.get("/api/v1/submissions", params={"repository": "kernels"}).json()["items"][0]
+    assert newest["request"]["confirm"]
     measured = {point["commit_sha"] for row in history(client, "pytest_benchmark") for point in row["points"]}
     assert measured == {lab.shas[0], lab.shas[1], lab.shas[3]}
 
