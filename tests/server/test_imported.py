@@ -191,7 +191,10 @@ def test_an_import_with_confirm_has_the_repositorys_own_program_decide(
         for program in ("sums", "others"):
             data = {"context": {"host_name": "runner"}, "benchmarks": rows}
             asked = place | {"commit": lab.shas[index], "program": program, "confirm": "true"}
-            assert client.post("/api/v1/imports", params=asked, json=data).status_code == 201
+            answer = client.post("/api/v1/imports", params=asked, json=data)
+            assert answer.status_code == 201
+            if (program, index) == ("sums", 4):
+                slow = answer.json()["submission_id"]
     judge.sweep()
     suspected = {"repository": "kernels", "state": "any", "verdict": "suspected"}
     rows = client.get("/api/v1/regressions", params=suspected).json()["items"]
@@ -215,6 +218,8 @@ def test_an_import_with_confirm_has_the_repositorys_own_program_decide(
     detail = client.get(f"/api/v1/regressions/{phases['sums'][0]}").json()["regression"]
     assert (detail["verdict"], detail["phase"], detail["culprit_sha"]) == ("confirmed", "culprit", shas[4])
     assert detail["ratio"] == pytest.approx(1.3)
+    rows = client.get(f"/api/v1/submissions/{slow}/report").json()["rows"]
+    assert [row["kind"] for row in rows] == ["slower"], "the report of the imported file says so, too"
 
 
 def test_a_file_that_is_imported_again_with_confirm_has_its_changes_compared(
