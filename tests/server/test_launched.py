@@ -95,3 +95,15 @@ def test_what_is_launched_and_chosen_is_shown(worker: Machine) -> None:
 def test_a_choice_whose_times_are_unknown_is_told_without() -> None:
     (choice,) = launched("aaaa").choices
     assert describe_choice(replace(choice, candidates=[])) == "rows_kernel: BLOCK 128, num_warps 4, chosen of 16"
+
+
+def test_what_no_harness_records_is_refused() -> None:
+    usual = launched("aaaa")
+    (choice,) = usual.choices
+    for ns in (0.0, -1.0, float("inf"), float("nan")):
+        hostile = replace(choice, candidates=[TunedCandidate(choice.config, ns)])
+        with pytest.raises(ValueError, match="no device can show"):
+            replace(usual, choices=[hostile])
+    for much in ({"kernels": usual.kernels * 65}, {"choices": [replace(choice, config="B" * 3000)]}):
+        with pytest.raises(ValueError, match="more kernels or longer names"):
+            replace(usual, **much)

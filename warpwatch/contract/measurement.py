@@ -109,6 +109,10 @@ class BatchRows:
     note: str = ""
 
 
+MOST_LAUNCHED = 64
+"""Kernels, and choices of autotuners, that are listed of one call."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchedKernel:
     """A kernel that a call launches `count` times with the same grid and block.
@@ -161,6 +165,16 @@ class LaunchedCode:
     kernels: list[LaunchedKernel]
     digest: str
     choices: list[TunedChoice] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """ValueError for what no harness records: kernel code runs in the process that does."""
+        candidates = [item for choice in self.choices for item in choice.candidates]
+        texts = [self.digest, *(kernel.name + kernel.code_hash for kernel in self.kernels)]
+        texts += [choice.kernel + choice.config for choice in self.choices] + [item.config for item in candidates]
+        if max(len(self.kernels), len(self.choices)) > MOST_LAUNCHED or any(len(text) > 2000 for text in texts):
+            raise ValueError("what a call launches has more kernels or longer names than are recorded")
+        if not all(0 < item.ns <= LONGEST_NS for item in candidates):
+            raise ValueError("a candidate of an autotuner has a time that no device can show")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from warpwatch.contract.measurement import TunedCandidate, TunedChoice
+from warpwatch.contract.measurement import LONGEST_NS, MOST_LAUNCHED, TunedCandidate, TunedChoice
 
-_MOST_CHOICES = 64
 _MOST_CANDIDATES = 8
 """The fastest of them are kept."""
+_LONGEST = 500
 
 
 @contextmanager
@@ -41,16 +40,18 @@ def recorded_choices() -> Iterator[list[TunedChoice]]:
         yield choices
     finally:
         module.Autotuner.run = run
-        choices += [_choice(tuner, config) for tuner, config in seen.values()][:_MOST_CHOICES]
+        choices += [_choice(tuner, config) for tuner, config in seen.values()][:MOST_LAUNCHED]
 
 
 def _choice(tuner: Any, chosen: Any) -> TunedChoice:
     timings = getattr(tuner, "configs_timings", None) or {}
-    times = sorted((_milliseconds(time), str(config)) for config, time in timings.items())
-    candidates = [TunedCandidate(name, time * 1e6) for time, name in times if math.isfinite(time)][:_MOST_CANDIDATES]
+    times = sorted((_milliseconds(time) * 1e6, str(config)[:_LONGEST]) for config, time in timings.items())
+    candidates = [TunedCandidate(name, ns) for ns, name in times if 0 < ns <= LONGEST_NS][:_MOST_CANDIDATES]
     # An autotuner keeps the times of its last tuning alone, which may have been for other arguments.
-    is_own = bool(candidates) and candidates[0].config == str(chosen)
-    return TunedChoice(tuner.base_fn.__name__, str(chosen), candidates if is_own else [], len(tuner.configs))
+    config = str(chosen)[:_LONGEST]
+    is_own = bool(candidates) and candidates[0].config == config
+    name = str(tuner.base_fn.__name__)[:_LONGEST]
+    return TunedChoice(name, config, candidates if is_own else [], len(tuner.configs))
 
 
 def _milliseconds(time: Any) -> float:

@@ -23,7 +23,7 @@ import torch
 
 from warpwatch import _fingerprint
 from warpwatch._ptxas import short_name
-from warpwatch.contract.measurement import LaunchedCode, LaunchedKernel
+from warpwatch.contract.measurement import MOST_LAUNCHED, LaunchedCode, LaunchedKernel
 
 from ..driver import cuda_driver
 
@@ -34,8 +34,6 @@ _ENTER, _EXIT = 0, 1
 _LAST_CALLBACK = 1200
 _MOST_BYTES = 2**29
 """Of machine code that is kept to be hashed; kernels of modules beyond it have no hash."""
-_MOST_KERNELS = 64
-"""Different kernels that are listed of one call; the digest is of all."""
 _HANDLE_BITS = 20
 """Smaller words are numbers, never addresses."""
 _REGISTERS, _LOCAL, _SHARED = 4, 3, 1
@@ -324,7 +322,7 @@ def describe(recorded: _Recorded | None, results: Sequence[torch.Tensor]) -> Lau
             list(block),
             count,
         )
-        for (function, grid, block), count in recorded.kernels.most_common(_MOST_KERNELS)
+        for (function, grid, block), count in recorded.kernels.most_common(MOST_LAUNCHED)
     ]
     if not recorded.is_complete or not recorded.kernels:
         return LaunchedCode(kernels, "")
