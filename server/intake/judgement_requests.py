@@ -45,7 +45,7 @@ _Case = Annotated[str, Field(min_length=1, max_length=500)]
 
 class JudgedOperator(BaseModel):
     """One operator that patches are judged for. base: a ref; default: the watched branch. public, hidden: keys of
-    cases."""
+    cases. draw: how many of the hidden ones a judgement is on, drawn anew for each; default: all."""
 
     model_config = ConfigDict(extra="forbid")
     repository: str
@@ -54,12 +54,15 @@ class JudgedOperator(BaseModel):
     base: str | None = None
     variants: list[str] = Field(min_length=1, max_length=20)
     public: list[_Case] = Field(min_length=1, max_length=50)
-    hidden: list[_Case] = Field(min_length=1, max_length=50)
+    hidden: list[_Case] = Field(min_length=1, max_length=1000)
+    draw: int | None = Field(default=None, ge=1, le=50)
 
     @model_validator(mode="after")
     def _hides_its_cases(self) -> JudgedOperator:
         if set(self.public) & set(self.hidden):
             raise ValueError("a case is public and hidden at once")
+        if (self.draw or len(self.hidden)) > min(50, len(self.hidden)):
+            raise ValueError("set `draw` to at most 50, and to no more than there are hidden cases")
         return self
 
 
@@ -155,7 +158,7 @@ def take_judgement(
                 salt=secrets.token_hex(32),
                 facts=facts,
                 budget_seconds=rules.seconds,
-                hidden=judged.hidden,
+                hidden=secrets.SystemRandom().sample(judged.hidden, judged.draw or len(judged.hidden)),
                 seeds=[secrets.randbelow(2**31) for _ in sealed],
             ),
         )

@@ -150,7 +150,7 @@ def state(
     outcomes = [job.outcome for job in open_jobs if job.outcome is not None]
     environment = outcomes[0]["environment"] if outcomes else {}
     cards = sorted({digest(salt, job.card) for job in jobs if job.card is not None})
-    cases = sorted({case for job in sealed for case in job.cases or ()})
+    cases = {case for job in sealed for case in job.cases or ()}
     return {
         "iss": issuer,
         "iat": issued_at,
@@ -176,7 +176,7 @@ def state(
         "hidden": {
             "verdict": hidden.verdict,
             "at_least": hidden.at_least,
-            "cases": [digest(salt, case) for case in cases],
+            "cases": sorted(digest(salt, case) for case in cases),
             "seeds": [digest(salt, job.seed) for job in sealed],
         },
     }

@@ -287,6 +287,20 @@ def test_digests_of_two_receipts_cannot_be_compared(client: TestClient, lab: Lab
     assert first["hidden_set"] == second["hidden_set"]
 
 
+def test_hidden_cases_are_drawn_anew(client: TestClient, lab: Lab, settings: Settings) -> None:
+    cases = [f"n={8191 + 2 * number},f32,fwd" for number in range(40)]
+    rules = RULES.replace(f'["{HIDDEN}"]', f"{cases}\ndraw = 20").replace("'", '"')
+    (judgements_folder(settings.home) / "rules.toml").write_text(rules)
+    draws = []
+    for _ in range(2):
+        (_, _, request), *others = sealed_runs(client, lab, ask(client).json())
+        assert all(other.spec.cases == request.spec.cases for _, _, other in others)
+        draws.append(set(request.spec.cases or ()))
+    assert [len(draw) for draw in draws] == [20, 20]
+    assert draws[0] != draws[1], "by chance in one of 138 billion runs"
+    assert draws[0] | draws[1] <= set(cases)
+
+
 def test_a_leaderboard_shows_the_best_of_each_client(
     client: TestClient, lab: Lab, keeper: JudgementKeeper, settings: Settings
 ) -> None:
