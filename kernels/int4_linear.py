@@ -15,7 +15,7 @@ from torch import Tensor
 
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsupported
-from warpwatch.quantization import dequantize, spread, unpack
+from warpwatch.quantization import dequantize, format_of, spread, unpack
 
 from ._compiled import compiled
 
@@ -26,6 +26,10 @@ INNER_TILES = 8
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
     w, scale = make.codes(case["w"], case["out"], case["in"])
     return {"x": make.normal(case["rows"], case["in"], scale=case["in"] ** -0.5), "w": w, "scale": scale}
+
+
+def case_of(x: Tensor, w: Tensor, scale: Tensor, **_prepared: Any) -> Case:
+    return sized("bf16", x.shape[0], x.shape[1], w.shape[0], format_of(w, scale, "i4"))
 
 
 def reference(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
@@ -75,6 +79,7 @@ operator = Operator(
     inputs=inputs,
     reference=reference,
     cost=cost,
+    case_of=case_of,
     depth=lambda case: int(case["in"]),
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     native=register_native,

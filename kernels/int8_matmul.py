@@ -14,6 +14,7 @@ from torch import Tensor
 
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsupported
+from warpwatch.quantization import format_of
 
 from ._compiled import compiled
 
@@ -26,6 +27,11 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     a, a_scale = make.codes(case["a"], case["m"], case["k"])
     b, b_scale = make.codes(case["b"], case["n"], case["k"])
     return {"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale, "dtype": DTYPES[case.precision]}
+
+
+def case_of(a: Tensor, b: Tensor, a_scale: Tensor | None, b_scale: Tensor | None, dtype: torch.dtype) -> Case:
+    m, k = a.shape
+    return case(m=m, n=b.shape[0], k=k, a=format_of(a, a_scale), b=format_of(b, b_scale))
 
 
 def reference(a: Tensor, b: Tensor, a_scale: Tensor | None, b_scale: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -72,6 +78,7 @@ operator = Operator(
     inputs=inputs,
     reference=reference,
     cost=cost,
+    case_of=case_of,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     batch="m",
 )
