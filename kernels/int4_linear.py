@@ -17,6 +17,7 @@ from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsupported
 from warpwatch.quantization import dequantize, format_of, spread, unpack
 
+from ._aligned import aligned
 from ._compiled import compiled
 
 INNER_TILES = 8
@@ -119,9 +120,10 @@ def int4pack_unsupported(case: Case, device: DeviceKind) -> str | None:
 )
 def int4pack(x: Tensor, w: Tensor, scale: Tensor, packed: Tensor, groups: Tensor) -> Tensor:
     group = 2 * w.shape[1] // scale.shape[1]
+    x = aligned(x.contiguous())
     if w.is_cuda:
-        return torch._weight_int4pack_mm(x.contiguous(), packed, group, groups)
-    return torch._weight_int4pack_mm_for_cpu(x.contiguous(), packed, group, groups)
+        return torch._weight_int4pack_mm(x, packed, group, groups)
+    return torch._weight_int4pack_mm_for_cpu(x, packed, group, groups)
 
 
 @operator.variant(

@@ -166,7 +166,7 @@ def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, dtype: tor
         # One row and one column have scales of rows as well.
         a_scale, b_scale = a_scale.reshape(()), b_scale.reshape(())
         return torch._scaled_mm(left, right.mT, a_scale, b_scale, out_dtype=dtype)
-    return torch._scaled_mm(left, right.mT, a_scale.contiguous(), b_scale.contiguous().mT, out_dtype=dtype)
+    return torch._scaled_mm(left, right.mT, aligned(a_scale), aligned(b_scale).mT, out_dtype=dtype)
 
 
 def triton_refused(case: Case, device: DeviceKind) -> str | None:
