@@ -15,8 +15,9 @@ from torch import Tensor
 
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsupported
-from warpwatch.quantization import dequantize, spread, unpack
+from warpwatch.quantization import dequantize, format_of, spread, unpack
 
+from ._aligned import aligned
 from ._compiled import compiled
 
 INNER_TILES = 8
@@ -26,6 +27,10 @@ INNER_TILES = 8
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
     w, scale = make.codes(case["w"], case["out"], case["in"])
     return {"x": make.normal(case["rows"], case["in"], scale=case["in"] ** -0.5), "w": w, "scale": scale}
+
+
+def case_of(x: Tensor, w: Tensor, scale: Tensor, **_prepared: Any) -> Case:
+    return sized("bf16", x.shape[0], x.shape[1], w.shape[0], format_of(w, scale, "i4"))
 
 
 def reference(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
@@ -75,6 +80,7 @@ operator = Operator(
     inputs=inputs,
     reference=reference,
     cost=cost,
+    case_of=case_of,
     depth=lambda case: int(case["in"]),
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     native=register_native,
@@ -114,9 +120,10 @@ def int4pack_unsupported(case: Case, device: DeviceKind) -> str | None:
 )
 def int4pack(x: Tensor, w: Tensor, scale: Tensor, packed: Tensor, groups: Tensor) -> Tensor:
     group = 2 * w.shape[1] // scale.shape[1]
+    x = aligned(x.contiguous())
     if w.is_cuda:
-        return torch._weight_int4pack_mm(x.contiguous(), packed, group, groups)
-    return torch._weight_int4pack_mm_for_cpu(x.contiguous(), packed, group, groups)
+        return torch._weight_int4pack_mm(x, packed, group, groups)
+    return torch._weight_int4pack_mm_for_cpu(x, packed, group, groups)
 
 
 @operator.variant(

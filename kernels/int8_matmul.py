@@ -14,7 +14,9 @@ from torch import Tensor
 
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsupported
+from warpwatch.quantization import format_of
 
+from ._aligned import aligned
 from ._compiled import compiled
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i32": torch.int32}
@@ -26,6 +28,11 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     a, a_scale = make.codes(case["a"], case["m"], case["k"])
     b, b_scale = make.codes(case["b"], case["n"], case["k"])
     return {"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale, "dtype": DTYPES[case.precision]}
+
+
+def case_of(a: Tensor, b: Tensor, a_scale: Tensor | None, b_scale: Tensor | None, dtype: torch.dtype) -> Case:
+    m, k = a.shape
+    return case(m=m, n=b.shape[0], k=k, a=format_of(a, a_scale), b=format_of(b, b_scale))
 
 
 def reference(a: Tensor, b: Tensor, a_scale: Tensor | None, b_scale: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -72,6 +79,7 @@ operator = Operator(
     inputs=inputs,
     reference=reference,
     cost=cost,
+    case_of=case_of,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     batch="m",
 )
@@ -97,12 +105,16 @@ def int_mm_unsupported(case: Case, device: DeviceKind) -> str | None:
 
 @operator.variant("v2", idea="torch._int_mm, then the scales", unsupported=int_mm_unsupported)
 def v2(a: Tensor, b: Tensor, a_scale: Tensor | None, b_scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return by_torch(aligned(a), aligned(b), a_scale, b_scale, dtype)
+
+
+def by_torch(a: Tensor, b: Tensor, a_scale: Tensor | None, b_scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     return scaled(torch._int_mm(a, b.mT), a_scale, b_scale, dtype)
 
 
 @operator.variant(
     "compile",
-    idea="torch.compile of v2",
+    idea="torch.compile of _int_mm and the scales",
     unsupported=lambda case, device: compile_unsupported(case, device) or int_mm_unsupported(case, device),
 )
 def compiled_v2(a: Tensor, b: Tensor, a_scale: Tensor | None, b_scale: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -111,7 +123,7 @@ def compiled_v2(a: Tensor, b: Tensor, a_scale: Tensor | None, b_scale: Tensor | 
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    return compiled(v2)
+    return compiled(by_torch)
 
 
 try:

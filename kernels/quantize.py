@@ -30,6 +30,10 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     return {"x": x, "number_format": case["y"], "transposed": bool(case["transposed"])}
 
 
+def case_of(x: Tensor, number_format: str, transposed: bool) -> Case:
+    return case(rows=x.shape[0], columns=x.shape[1], y=number_format, transposed=int(transposed))
+
+
 def reference(x: Tensor, number_format: str, transposed: bool) -> Outputs:
     """Codes and scales, then those of the transposed matrix."""
     return (*by_definition(x, number_format), *(by_definition(x.mT, number_format) if transposed else ()))
@@ -121,6 +125,7 @@ operator = Operator(
     inputs=inputs,
     reference=reference,
     cost=cost,
+    case_of=case_of,
     quantized=quantized,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     native=register_native,

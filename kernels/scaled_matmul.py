@@ -15,7 +15,7 @@ from torch import Tensor
 
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsupported
-from warpwatch.quantization import dequantize, spread
+from warpwatch.quantization import dequantize, format_of, spread
 
 from ._aligned import aligned
 from ._compiled import compiled
@@ -30,6 +30,11 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     a, a_scale = make.codes(case["a"], case["m"], case["k"])
     b, b_scale = make.codes(case["b"], case["n"], case["k"])
     return {"a": a, "b": b, "a_scale": a_scale, "b_scale": b_scale, "dtype": DTYPES[case.precision]}
+
+
+def case_of(a: Tensor, b: Tensor, a_scale: Scale, b_scale: Scale, dtype: torch.dtype) -> Case:
+    k = a.shape[1] * (2 if a.dtype == torch.uint8 else 1)
+    return case(m=a.shape[0], n=b.shape[0], k=k, a=format_of(a, a_scale), b=format_of(b, b_scale))
 
 
 def reference(a: Tensor, b: Tensor, a_scale: Scale, b_scale: Scale, dtype: torch.dtype) -> Tensor:
@@ -89,6 +94,7 @@ operator = Operator(
     inputs=inputs,
     reference=reference,
     cost=cost,
+    case_of=case_of,
     depth=lambda case: int(case["k"]),
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     batch="m",
@@ -160,7 +166,7 @@ def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, dtype: tor
         # One row and one column have scales of rows as well.
         a_scale, b_scale = a_scale.reshape(()), b_scale.reshape(())
         return torch._scaled_mm(left, right.mT, a_scale, b_scale, out_dtype=dtype)
-    return torch._scaled_mm(left, right.mT, a_scale.contiguous(), b_scale.contiguous().mT, out_dtype=dtype)
+    return torch._scaled_mm(left, right.mT, aligned(a_scale), aligned(b_scale).mT, out_dtype=dtype)
 
 
 def triton_refused(case: Case, device: DeviceKind) -> str | None:

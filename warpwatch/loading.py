@@ -141,7 +141,7 @@ class LoadedVariant:
             raise UnsupportedDeviceError(f"{self.operator}.{self.name}: {refused[0]}")
         direction: Direction = "bwd" if torch.is_grad_enabled() and any(t.requires_grad for t in tensors) else "fwd"
         usable: list[DeviceKind] = [d for d in ("cpu", "cuda") if d in devices and d not in self.refusals]
-        precisions = self._precisions_of(tensors)
+        precisions = self._precisions_of(tensors, inputs)
         if not usable or any((device, precisions[0], direction) in self._supported for device in usable):
             return
         try:
@@ -154,11 +154,13 @@ class LoadedVariant:
             remedy = "; its forward pass takes them: call it under torch.no_grad()" if runs_forward else ""
             raise UnsupportedInputError(f"{self.operator}.{self.name}: {reasons[0]}{remedy}")
 
-    def _precisions_of(self, tensors: list[Tensor]) -> list[Precision]:
-        """The precisions of cases with these inputs. A program that allows TF32 takes more accurate results as well."""
+    def _precisions_of(self, tensors: list[Tensor], inputs: dict[str, Any]) -> list[Precision]:
+        """The precisions of cases with these inputs: that of the result where an input names its dtype. A program that
+        allows TF32 takes more accurate results as well."""
         import torch
 
-        dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), None)
+        named = (value for value in inputs.values() if isinstance(value, torch.dtype))
+        dtype = next(named, next((t.dtype for t in tensors if t.dtype.is_floating_point), None))
         if dtype == torch.float32:
             return (
                 [*self._of_floats, "tf32"]

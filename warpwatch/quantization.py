@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from warpwatch.contract.number_formats import NumberFormat, number_format
+from warpwatch.contract.number_formats import NumberFormat, is_number_format, number_format
 
 __all__ = [
     "LARGEST",
@@ -26,6 +26,7 @@ __all__ = [
     "encode",
     "exact_scales",
     "exact_tensor_scale",
+    "format_of",
     "is_coded",
     "number_format",
     "pack",
@@ -176,6 +177,29 @@ def dequantize(codes: Tensor, scale: Tensor | tuple[Tensor, Tensor] | None, elem
     name = str(blocks.dtype).removeprefix("torch.float8_")[:4]
     numbers = numbers * spread(decode(blocks, name), *numbers.shape)
     return numbers if tensor is None else numbers * tensor.double()
+
+
+def format_of(codes: Tensor, scale: Tensor | tuple[Tensor, Tensor] | None, packed: str = "e2m1") -> str:
+    """The name of the format of a matrix, by the dtypes and shapes of its codes and scales. Where several fit, as for
+    a matrix of one block, it is that of rows. packed: the element of codes of which a byte holds two."""
+    elements = {torch.uint8: packed, torch.int8: "i8", torch.float8_e5m2: "e5m2"}
+    element = elements.get(codes.dtype, "e4m3")
+    blocks = scale[0] if isinstance(scale, tuple | list) else scale
+    if blocks is None:
+        return element
+    rows, columns = codes.shape[0], codes.shape[1] * (2 if codes.dtype == torch.uint8 else 1)
+    if element == "i4":
+        return next(name for name in ("i4g128", "i4g64", "i4g32") if _fits(name, blocks, rows, columns))
+    if is_coded(blocks):
+        named = {("e4m3", False): "mxfp8", ("e5m2", False): "mxfp8-e5m2", ("e2m1", False): "mxfp4"}
+        return named.get((element, blocks.dtype == torch.float8_e4m3fn), "nvfp4")
+    scalings = ("row", "tensor", "1x128", "128x128")
+    return next(f"{element}-{name}" for name in scalings if _fits(f"{element}-{name}", blocks, rows, columns))
+
+
+def _fits(name: str, scale: Tensor, rows: int, columns: int) -> bool:
+    # i8 has no blocks of 128, which its names leave out.
+    return is_number_format(name) and number_format(name).scale_shape(rows, columns) == tuple(scale.shape)
 
 
 def block_maxima(numbers: Tensor, form: NumberFormat) -> Tensor:
