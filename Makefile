@@ -99,11 +99,12 @@ types: $(VENV)/.develop  ## Strict types.
 migrations: $(VENV)/.develop  ## An upgraded empty database equals the models.
 	$(BIN)/warpwatch migrate --check
 
-build: libraries  ## Compile all native code, CUDA included; no GPU is needed.
+build: $(VENV)/.develop  ## Compile all native code, CUDA included; no GPU is needed.
+	nice $(BIN)/warpwatch build --no-fingerprints --target cpu
 	nice $(BIN)/warpwatch build --no-fingerprints --target cuda
 
 libraries: $(VENV)/.develop
-	nice $(BIN)/warpwatch build --no-fingerprints --target cpu
+	nice $(BIN)/python -m tests.libraries
 
 cuda: $(VENV)/.develop
 	nice $(BIN)/python -m tests.cuda_code

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import warpwatch
+from tests.libraries import quick_flags
 from warpwatch import loading
 from warpwatch.settings import library_cache, load_settings
 
@@ -94,7 +95,8 @@ def example() -> str:
 
 
 def run(program: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"WARPWATCH_HOME": str(load_settings().home)} | variables
+    with quick_flags():
+        environment = os.environ | {"WARPWATCH_HOME": str(load_settings().home)} | variables
     command = [sys.executable, "-c", program]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests import libraries
 from warpwatch import native
 from warpwatch.contract.messages import CheckReply
 from warpwatch.operator import Case, Direction, Operator, Precision, Size
-from warpwatch.settings import load_settings
 from warpwatch.worker.harness.checks.check import check
 from warpwatch.worker.harness.checks.probes import ProbeHistory
 from warpwatch.worker.harness.problem import CaseProblem
@@ -71,8 +71,7 @@ def _opcheck_every_trace(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def build_cache() -> Path:
-    """Where `make build` puts its libraries: their names contain a hash of their sources, so that none is stale."""
-    return load_settings().home / "builds"
+    return libraries.build_cache()
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +92,11 @@ def ready(operator: Operator, cache: Path) -> Operator:
     """`operator` with its library loaded: for the GPU where there is one, which covers the CPU as well."""
     if operator.name not in _registered:
         native.configure(ROOT / "csrc", cache, DEVICES[-1], fingerprints=False)
-        for library in operator.uses or (operator.name,):
-            native.load(library)
-        assert operator.native is not None
-        operator.native()
+        with libraries.quick_flags():
+            for library in operator.uses or (operator.name,):
+                native.load(library)
+            assert operator.native is not None
+            operator.native()
         _registered.add(operator.name)
     return operator
 
