@@ -60,7 +60,8 @@ def compare_cells(plan: JobPlan, tools: Tools, reporter: BoundedReporter) -> Out
     except Stopped as stopped:
         stopped.outcome = replace(outcome, comparisons=cells.list_comparisons())
         raise
-    return replace(outcome, comparisons=cells.list_comparisons())
+    outcome = replace(outcome, comparisons=cells.list_comparisons())
+    return outcome if request.patch is None else replace(outcome, base_build=sides[-2].build, build=sides[-1].build)
 
 
 def _expect_same_toolchains(checkouts: Sequence[Checkout], reporter: BoundedReporter) -> None:

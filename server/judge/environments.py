@@ -45,7 +45,8 @@ def follow_environment(database: Database, mirror: Mirror, job: EndedJob) -> Non
         with database.session() as session:
             compared = find_compared(session, job.submission_id)
             if compared is not None:
-                steps = decide_steps(list_job_rounds(session, job.id), compared.device_kind)
+                is_crossed = job.commit_id != compared.commit_id
+                steps = decide_steps(list_job_rounds(session, job.id), compared.device_kind, is_crossed=is_crossed)
                 save_steps(session, compared.id, [step.columns() for step in steps])
 
 

@@ -122,11 +122,12 @@ def choose_pairs(steps: Iterable[MeasuredStep], changed: Collection[str]) -> lis
     return list(dict.fromkeys((step.variant, step.case) for step in moved))[:MOST_PAIRS]
 
 
-def decide_steps(rounds: Iterable[RoundsRow], device_kind: str) -> list[MeasuredStep]:
-    """What paired rounds in both environments decided, for each series that they measured well."""
+def decide_steps(rounds: Iterable[RoundsRow], device_kind: str, *, is_crossed: bool) -> list[MeasuredStep]:
+    """What paired rounds in both environments decided, for each series that they measured well. is_crossed: they are
+    of two commits; a worker of version 0.2 or older measures each in one environment, which decides nothing."""
     steps = []
     for row in rounds:
-        if row.status != "ok" or row.reason is not None:
+        if row.status != "ok" or row.reason is not None or (row.cells is not None) != is_crossed:
             continue
         time_kind = kind_of_time(device_kind, row.metric, row.protocol)
         if row.cells is not None:

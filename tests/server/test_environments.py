@@ -288,7 +288,8 @@ def test_four_cells_name_the_cause_and_the_size_of_each_part(
     """Where code and toolchain cancel out, both are named."""
     four = cells(code, toolchain)
     row = RoundsRow(1, "ok", "", None, four.base_ns, four.head_ns, "hot", variant="v1", case="n=8", cells=four)
-    (step,) = decide_steps([row], "cpu")
+    assert decide_steps([replace(row, cells=None)], "cpu", is_crossed=True) == [], "code and toolchain are mixed"
+    (step,) = decide_steps([row], "cpu", is_crossed=True)
     assert (step.cause, step.is_decided) == (cause, True)
     assert step.ratio == pytest.approx(ratio, rel=2e-3)
     assert step.code is not None
