@@ -20,7 +20,7 @@ from tests.builders import Lab
 from tests.server.test_serve import wait_until_healthy
 from tests.waiting import wait_until
 
-THREADS = {"channels", "cleaner", "forge", "judge", "reaper", "scheduler", "tallies", "teller"}
+THREADS = {"channels", "cleaner", "forge", "judge", "judgements", "reaper", "scheduler", "tallies", "teller"}
 TOKEN = "a-token-that-all-share"
 
 
