@@ -20,7 +20,8 @@ from warpwatch.quantization import LARGEST, decode, dequantize, encode, quantize
 from warpwatch.worker.harness.checks.anticheat import expect_honest
 from warpwatch.worker.harness.checks.check import check
 from warpwatch.worker.harness.checks.probes import ProbeHistory
-from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.harness.checks.reference import ReferenceChecks
+from warpwatch.worker.harness.failures import BadDefinitionError, WrongResultError
 from warpwatch.worker.harness.guards.integrity import TamperGuard
 from warpwatch.worker.harness.problem import CaseProblem, SeededMaker
 from warpwatch.worker.harness.timers.ceilings import _coded_rate
@@ -87,6 +88,22 @@ def test_a_wrong_scale_is_named_with_the_largest_number_of_its_block() -> None:
     reply = check_quantizer(doubled)
     assert reply.message.startswith("y[1] at [3, 0] is the scale ")
     assert "; the largest number of its block is " in reply.message
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        (QuantizedOutput("z", "e4m3-row"), "quantizes 'z', which is no matrix among the inputs"),
+        (QuantizedOutput("x", "e4m3-row", codes=2), "has no output 2, which is declared as quantized"),
+        (QuantizedOutput("x", "e5m2-row"), r"gives other codes than it declares \(y\[1\] at \[0, 0\] is the scale"),
+        (QuantizedOutput("x", "e4m3-rows"), "'e4m3-rows' is no number format: choose from e4m3"),
+    ],
+)
+def test_a_wrong_declaration_is_a_fault_of_the_definition(declared: QuantizedOutput, message: str) -> None:
+    wrong = replace(operator, quantized=lambda case: (declared,))
+    problem = CaseProblem(wrong, operator.variants["v1"], ROWS, CPU)
+    with pytest.raises(BadDefinitionError, match=message):
+        ReferenceChecks().expect_usable(problem, 7)
 
 
 def test_codes_of_another_format_are_of_the_wrong_form() -> None:

@@ -18,6 +18,7 @@ from warpwatch.contract.activities import Activity
 from warpwatch.contract.words import Status
 from warpwatch.quantization import is_coded
 
+from ..codes import CodeJudge
 from ..dispatch import DispatchMode
 from ..failures import BadDefinitionError, Refusal, device_works, status_of
 from ..guards.bands import GuardedInputs, strided
@@ -34,6 +35,10 @@ _FINITE = (
 )
 _RANDOM = "draw random numbers in `inputs`, with `make`, and not in the reference"
 _LAYOUT = "read the inputs by their indices and not in the order of their memory, as `as_strided` and `data_ptr` do"
+_QUANTIZED = (
+    "let `quantized` name the input, the outputs and the number format, and the reference return what "
+    "`warpwatch.quantization.quantize` does"
+)
 _GRADIENTS = (
     "use operations that have gradients, without `detach`, `round` or `argmax`, or leave out the backward cases and "
     "`gradients`"
@@ -76,6 +81,7 @@ def _expect_usable(problem: CaseProblem, seed: int) -> None:
         if problem.records and not problem.is_differentiable:
             raise _fault(problem, "has no gradient", _GRADIENTS)
         _expect_finite(problem, data, answers)
+        _expect_codes(problem, data, answers)
         if took > _LONG_SECONDS:
             return
         if not _are_same(answers, problem.oracle(data)):
@@ -115,6 +121,22 @@ def _expect_finite(problem: CaseProblem, data: CaseData, answers: dict[str, Tens
             kind = "NaN" if bool(answer.isnan().any()) else "infinite"
             text = f"gives {kind} for finite inputs, in {int(bad.sum())} of {bad.numel()} elements of {name}"
             raise _fault(problem, text, _FINITE, _find_origin(problem, data))
+
+
+def _expect_codes(problem: CaseProblem, data: CaseData, answers: dict[str, Tensor]) -> None:
+    """Raises BadDefinitionError where outputs that the operator declares as codes are none of its reference, or are not
+    what their number format makes of the input."""
+    outputs = () if problem.records else problem.operator.quantized(problem.case)
+    for output in outputs:
+        source = data.inputs.get(output.source)
+        if not isinstance(source, Tensor) or source.dim() != 2:
+            raise _fault(problem, f"quantizes {output.source!r}, which is no matrix among the inputs", _QUANTIZED)
+        indices = [index for index in (output.codes, output.scale, output.tensor_scale) if index is not None]
+        if max(indices) >= len(answers):
+            raise _fault(problem, f"has no output {max(indices)}, which is declared as quantized", _QUANTIZED)
+    judge = CodeJudge(outputs, data.inputs, len(answers))
+    for fault in judge.faults(answers).values():
+        raise _fault(problem, f"gives other codes than it declares ({fault.message})", _QUANTIZED)
 
 
 def _fault(problem: CaseProblem, text: str, remedy: str, place: str | None = None) -> BadDefinitionError:
