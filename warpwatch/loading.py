@@ -113,8 +113,10 @@ class LoadedVariant:
             raise
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        # Where there are too many arguments, the function itself says so.
-        return {**dict(zip(self._parameters, args, strict=False)), **kwargs}
+        # In order of the parameters, because the first tensor of floats tells the precision. Where there are too many
+        # arguments, the function itself says so.
+        given = {**dict(zip(self._parameters, args, strict=False)), **kwargs}
+        return {name: given[name] for name in dict.fromkeys((*self._parameters, *given)) if name in given}
 
     def _name_empty_inputs(self, inputs: dict[str, Any], error: Exception) -> None:
         """Raises an error that names the inputs without elements, which most libraries' errors do not."""
