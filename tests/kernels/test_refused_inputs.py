@@ -32,7 +32,7 @@ from warpwatch.worker.harness.problem import (
     precision_switches,
 )
 
-from .conftest import ROOT, ready
+from .conftest import ready
 
 ALTERNATIVES = {"tf32": ("tf32", "f32", "3xtf32"), "f32": ("f32", "3xtf32"), "3xtf32": ("f32", "3xtf32")}
 """Precisions in which a program that computes in floats takes results, by that of the case."""
@@ -166,13 +166,12 @@ def emptied(operator: Operator, variants: list[Variant]) -> Iterator[dict[str, A
                     yield inputs
 
 
-NATIVE = [name for name in operator_names() if "native=True" in (ROOT / "kernels" / f"{name}.py").read_text("utf-8")]
-
-
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", operator_names())
 def test_an_input_without_elements_is_computed_or_named(name: str, build_cache: Path) -> None:
     operator: Operator = importlib.import_module(f"kernels.{name}").operator
     variants = [variant for variant in operator.variants.values() if variant.native and "cpu" in variant.devices]
+    # Operators without a library compute with torch alone.
+    variants = variants or [operator.variants[key] for key in ("v1", "v2")]
     if operator.native is not None:
         ready(operator, build_cache)
     for inputs in emptied(operator, variants):
