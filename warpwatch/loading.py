@@ -92,6 +92,9 @@ class LoadedVariant:
         # Calls of these kinds need not describe their inputs, and those of most variants are not looked at.
         self._supported = {kind for kind, found in reasons.items() if found == [None]}
         others = {kind for kind in reasons.keys() - self._supported if kind[1] not in ("3xtf32", "tf32")}
+        if any(isinstance(size, str) for case in operator.all_cases() for _, size in case.sizes):
+            # No precision has cases of all number formats.
+            self._supported = set()
         self._takes_all = not self.refusals and not others
         declared = {precision for _, precision, _ in reasons}
         self._of_floats: list[Precision] = ["f32", "3xtf32"] if "3xtf32" in declared else ["f32"]

@@ -137,6 +137,19 @@ def test_a_gradient_that_a_variant_lacks_is_refused_with_the_remedy() -> None:
         torch.testing.assert_close(call(**given, indices=torch.tensor([[0, 1], [0, 1]])), torch.eye(2))
 
 
+@pytest.mark.parametrize(
+    ("variant", "dtype", "name", "reason"),
+    [("v2", torch.float32, "mxfp4", "no format of four bits"), ("v3", torch.float16, "nvfp4", "a pass of its own")],
+)
+def test_a_number_format_is_refused_in_precisions_without_a_case_of_it(
+    variant: str, dtype: torch.dtype, name: str, reason: str
+) -> None:
+    operator: Operator = importlib.import_module("kernels.quantize").operator
+    call = LoadedVariant(operator, operator.variants[variant], "cpu")
+    with pytest.raises(UnsupportedInputError, match=rf"quantize\.{variant}: .*{reason}"):
+        call(torch.ones(2, 64, dtype=dtype), name, False)
+
+
 def test_a_malformed_input_is_the_functions_own_error() -> None:
     operator: Operator = importlib.import_module("kernels.matmul").operator
     call = LoadedVariant(operator, operator.variants["v1"], "cpu")
