@@ -34,7 +34,11 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
 
 def case_of(a: Tensor, b: Tensor, a_scale: Scale, b_scale: Scale, dtype: torch.dtype) -> Case:
     k = a.shape[1] * (2 if a.dtype == torch.uint8 else 1)
-    return case(m=a.shape[0], n=b.shape[0], k=k, a=format_of(a, a_scale), b=format_of(b, b_scale))
+    names = format_of(a, a_scale), format_of(b, b_scale)
+    if all(isinstance(scale, Tensor) and scale.numel() == 1 for scale in (a_scale, b_scale)):
+        # The scale of a matrix with one row is that of the tensor as well, which the other matrix may have.
+        names = names[0].replace("-row", "-tensor"), names[1].replace("-row", "-tensor")
+    return case(m=a.shape[0], n=b.shape[0], k=k, a=names[0], b=names[1])
 
 
 def reference(a: Tensor, b: Tensor, a_scale: Scale, b_scale: Scale, dtype: torch.dtype) -> Tensor:
@@ -82,6 +86,7 @@ FULL = (
 )
 EDGE = (
     sized("bf16", 1, 16, 32, "e4m3-row"),
+    sized("bf16", 1, 16, 32, "e4m3-tensor"),
     sized("f32", 17, 33, 160, "e4m3-1x128", "e4m3-128x128"),
     sized("bf16", 129, 31, 96, "mxfp8", "mxfp8-e5m2"),
     sized("bf16", 3, 5, 48, "e5m2-row", "e4m3-row"),

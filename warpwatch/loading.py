@@ -92,6 +92,9 @@ class LoadedVariant:
         # Calls of these kinds need not describe their inputs, and those of most variants are not looked at.
         self._supported = {kind for kind, found in reasons.items() if found == [None]}
         others = {kind for kind in reasons.keys() - self._supported if kind[1] not in ("3xtf32", "tf32")}
+        if any(isinstance(size, str) for case in operator.all_cases() for _, size in case.sizes):
+            # No precision has cases of all number formats.
+            self._supported = set()
         self._takes_all = not self.refusals and not others
         declared = {precision for _, precision, _ in reasons}
         self._of_floats: list[Precision] = ["f32", "3xtf32"] if "3xtf32" in declared else ["f32"]
@@ -113,8 +116,10 @@ class LoadedVariant:
             raise
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        # Where there are too many arguments, the function itself says so.
-        return {**dict(zip(self._parameters, args, strict=False)), **kwargs}
+        # In order of the parameters, because the first tensor of floats tells the precision. Where there are too many
+        # arguments, the function itself says so.
+        given = {**dict(zip(self._parameters, args, strict=False)), **kwargs}
+        return {name: given[name] for name in dict.fromkeys((*self._parameters, *given)) if name in given}
 
     def _name_empty_inputs(self, inputs: dict[str, Any], error: Exception) -> None:
         """Raises an error that names the inputs without elements, which most libraries' errors do not."""

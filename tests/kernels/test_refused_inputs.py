@@ -32,7 +32,7 @@ from warpwatch.worker.harness.problem import (
     precision_switches,
 )
 
-from .conftest import ROOT, ready
+from .conftest import ready
 
 ALTERNATIVES = {"tf32": ("tf32", "f32", "3xtf32"), "f32": ("f32", "3xtf32"), "3xtf32": ("f32", "3xtf32")}
 """Precisions in which a program that computes in floats takes results, by that of the case."""
@@ -112,7 +112,8 @@ def test_a_variant_refuses_what_is_unsupported(name: str, device: DeviceKind, mo
         patch.setattr(torch.cuda, "is_available", lambda: True)
         variants = {key: loaded(operator, variant) for key, variant in operator.variants.items()}
     for case in dict.fromkeys(case.as_declared for case in operator.all_cases()):
-        inputs = inputs_of(operator, case, device)
+        # A call by name may give its inputs in any order.
+        inputs = dict(reversed(inputs_of(operator, case, device).items()))
         for key, call in variants.items():
             variant = operator.variants[key]
             outcome = "reached"
@@ -134,6 +135,19 @@ def test_a_gradient_that_a_variant_lacks_is_refused_with_the_remedy() -> None:
         call(**given, indices=torch.zeros(2, 2))
     with torch.no_grad():
         torch.testing.assert_close(call(**given, indices=torch.tensor([[0, 1], [0, 1]])), torch.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("variant", "dtype", "name", "reason"),
+    [("v2", torch.float32, "mxfp4", "no format of four bits"), ("v3", torch.float16, "nvfp4", "a pass of its own")],
+)
+def test_a_number_format_is_refused_in_precisions_without_a_case_of_it(
+    variant: str, dtype: torch.dtype, name: str, reason: str
+) -> None:
+    operator: Operator = importlib.import_module("kernels.quantize").operator
+    call = LoadedVariant(operator, operator.variants[variant], "cpu")
+    with pytest.raises(UnsupportedInputError, match=rf"quantize\.{variant}: .*{reason}"):
+        call(torch.ones(2, 64, dtype=dtype), name, False)
 
 
 def test_a_malformed_input_is_the_functions_own_error() -> None:
@@ -165,13 +179,12 @@ def emptied(operator: Operator, variants: list[Variant]) -> Iterator[dict[str, A
                     yield inputs
 
 
-NATIVE = [name for name in operator_names() if "native=True" in (ROOT / "kernels" / f"{name}.py").read_text("utf-8")]
-
-
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", operator_names())
 def test_an_input_without_elements_is_computed_or_named(name: str, build_cache: Path) -> None:
     operator: Operator = importlib.import_module(f"kernels.{name}").operator
     variants = [variant for variant in operator.variants.values() if variant.native and "cpu" in variant.devices]
+    # Operators without a library compute with torch alone.
+    variants = variants or [operator.variants[key] for key in ("v1", "v2")]
     if operator.native is not None:
         ready(operator, build_cache)
     for inputs in emptied(operator, variants):
