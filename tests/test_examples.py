@@ -16,14 +16,12 @@ from warpwatch.loading import operator_names
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "docs" / "example"
 NOT_MEASURED = {
-    "bert_layer": {"v1", "v2", "cublas_matmul", "spmm", "hf", "hf_swapped", "compile"},
     "bpe_train": {"v1", "v2", "v3", "v4", "hf_tokenizers"},
     "int4_linear": {"v1", "int4pack", "v3", "triton", "compile"},
     "int8_matmul": {"v1", "v2", "triton", "compile"},
     "quantize": {"v1", "v2", "v3", "compile"},
     "scaled_matmul": {"v1", "v2", "scaled_mm", "triton", "compile"},
     "seq2seq_train": {"v1", "v2", "split", "v3", "compile"},
-    "sparse24_step": {"v1", "v2", "compile", "v3", "cusparselt"},
 }
 """Variants that no example shows: they were written after the H200 was last at hand. `make examples` measures them, and
 whoever commits its results empties this."""

@@ -219,10 +219,10 @@ class LaunchRecording:
             launch_ex = _LaunchEx.from_address(data.params)
             self._add(launch_ex.function, launch_ex.config.contents, launch_ex.arguments, launch_ex.extra)
         elif _COPIES.fullmatch(plain):
-            words = struct.unpack("<3Q", ctypes.string_at(data.params, 24))
-            if plain.startswith("cuMemset"):
-                words = (words[0], words[1] & 0xFFFFFFFF, words[2])
-            self._recorded.sequence.append(f"{plain} {' '.join(map(self._neutral, words))}")
+            # Where it goes, then where it comes from or what fills it, and how much.
+            _, source, size = struct.unpack("<3Q", ctypes.string_at(data.params, 24))
+            value = source & 0xFFFFFFFF if plain.startswith("cuMemset") else ""
+            self._recorded.sequence.append(f"{plain} {value} {size}")
         elif plain != "cuLaunchHostFunc":
             self._recorded.is_complete = False
 
