@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
+import sys
+import types
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from tests.builders import run_git
 from tests.worker.conftest import warpwatch
 from warpwatch.cli.app import app
-from warpwatch.operator import gap
+from warpwatch.operator import Operator, gap
 from warpwatch.project import Project, parse_project
+from warpwatch.worker.harness.problem import SeededMaker
 
 LAUNCHES = """
 import torch, triton
@@ -422,7 +427,8 @@ def test_one_list_names_each_gap_by_its_line(tmp_path: Path) -> None:
     row = next(row for row in rows if str(path) in row)
     gaps = [number for number, line in enumerate(path.read_text().splitlines(), start=1) if 'gap("' in line]
     parts = ("inputs", "reference", "cost", "cases")
-    assert row.endswith(": " + ", ".join(f"{part} (line {n})" for part, n in zip(parts, gaps, strict=True)))
+    listed = ", ".join(f"{part} (line {n})" for part, n in zip(parts, gaps, strict=True))
+    assert row.endswith(f": {listed}; no test calls it")
     assert rows[-1].endswith("to compare with the documents: relu")
     assert "gap" not in (output / "operators" / "relu.py").read_text()
 
@@ -555,12 +561,105 @@ def without_tensors(n): ...
     result = init(root, "--output", output)
     assert result.exit_code == 0, result.output
     gaps = result.output.partition("left to fill")[2].partition("Then")[0]
-    assert re.search(r"operators/sparse.py: reference \(line \d+\)\n", gaps)
+    assert re.search(r"operators/sparse.py: reference \(line \d+\); no test calls it\n", gaps)
     assert gaps.count("(line") == 1
     (output / "operators" / "sparse.py").unlink()
     done = measure(root, output)
     assert done.exit_code == 0, done.output
     assert done.output.count("  pass") == 4
+
+
+TESTED = {
+    "lib/__init__.py": "",
+    "lib/ops.py": """
+import torch, triton
+
+@triton.jit
+def scale_kernel(x): ...
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, gain, factor=2.0):
+        if x.is_cuda:
+            scale_kernel[(1,)](x)
+        ctx.save_for_backward(x, gain)
+        return factor * x * gain
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, gain = ctx.saved_tensors
+        return 2 * dy * gain, (2 * dy * x).sum((0, 1)), None
+
+def scale(x, gain, factor=2.0):
+    return Scale.apply(x, gain, factor), None
+
+class Halve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        scale_kernel[(1,)](x)
+        return x / 2
+
+class Alone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        scale_kernel[(1,)](x)
+        return x
+""",
+    "tests/test_ops.py": """
+import pytest, torch
+from lib.ops import Halve, scale
+
+device = "cuda"
+SHAPES = [(8, 500, 64), (2, 7, 5)]
+
+def naive(x, gain, factor):
+    return (x * gain).mul(factor)
+
+@pytest.mark.parametrize(("B", "T", "D"), [pytest.param(*shape, id="-".join(map(str, shape))) for shape in SHAPES])
+@pytest.mark.parametrize("factor", [2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
+def test_scale(B, T, D, factor, dtype):
+    torch.manual_seed(1)
+    x = torch.randn((B, T, D), dtype=dtype, device=device).requires_grad_()
+    gain = torch.rand(D, dtype=dtype, device=device) + 1
+    mine_x = x.clone().detach().requires_grad_(True)
+    dy = torch.randn_like(x)
+    mine, _ = scale(mine_x, gain, factor=factor)
+    expected = naive(x, gain, factor)
+    (expected * dy).sum().backward()
+    torch.testing.assert_close(mine, expected)
+
+@pytest.mark.parametrize("n", [16])
+def test_halve(n):
+    x = torch.randn(n, device=device)
+    y = Halve.apply(x)
+    z = scale(x, x)
+    torch.testing.assert_close(y, z)
+""",
+}
+
+
+def test_inputs_and_references_follow_the_tests_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, output = plant(tmp_path / "repository", TESTED), tmp_path / "definitions"
+    result = init(root, "--output", output)
+    assert result.exit_code == 0, result.output
+    gaps = result.output.partition("left to fill")[2].partition("Then")[0]
+    assert "scale.py" not in gaps
+    assert re.search(r"halve.py: .*; tests/test_ops.py:\d+ compares it with scale, which launches kernels itself", gaps)
+    assert re.search(r"alone.py: .*; no test calls it", gaps)
+    # The file runs: its reference, and the call, which the test makes of a copy and through the public function.
+    monkeypatch.syspath_prepend(root)
+    monkeypatch.setitem(sys.modules, "triton", types.SimpleNamespace(jit=lambda function: function))
+    names = runpy.run_path(str(output / "operators" / "scale.py"))
+    operator: Operator = names["operator"]
+    assert operator.gradients == ("x",)
+    keys = {suite: [case.key for case in cases] for suite, cases in operator.cases.items()}
+    assert keys["quick"][::2][:2] == ["B=2,T=7,D=5,f32,fwd", "B=8,T=500,D=64,f32,fwd"]
+    assert keys["serving"] == ["B=1,T=2048,D=128,bf16,fwd", "B=16,T=256,D=128,bf16,fwd"]
+    case = operator.cases["quick"][0]
+    inputs = operator.inputs(case, SeededMaker(3, torch.device("cpu"), case.precision))
+    assert operator.cost(case).flops == 2 * 7 * 5 + 5
+    torch.testing.assert_close(operator.variants["lib"].function(**inputs), operator.reference(**inputs))
 
 
 def test_a_gap_names_its_file_and_line() -> None:

@@ -29,6 +29,7 @@ from warpwatch.cli.init_files import (
 from warpwatch.cli.init_native import BuildSketch, find_build, find_native_operators
 from warpwatch.cli.init_python import REGISTERS, PackageFile, find_functions, find_operators, read_modules
 from warpwatch.cli.init_ranking import OperatorRank, add_sources, rank
+from warpwatch.cli.init_tests import add_tests
 from warpwatch.cli.init_text import DefinitionSketch
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
 
@@ -202,7 +203,7 @@ def sketch(files: RepositoryFiles, *, is_inside: bool, limit: int = 0) -> Sketch
             f"{files.root} holds nothing to measure{hint}. Looked for: Python packages, {_KINDS}, and benchmarks of "
             f"pytest-benchmark, Google Benchmark and nvbench, in {len(files.names)} files that git knows"
         )
-    ranked = rank(files, modules, chosen)
+    ranked = rank(files, modules, add_tests(files, modules, chosen))
     first = ranked[: limit or None]
     written = [operator for operator, _ in first]
     # A build reads the packages as well, so that each change of them may change every operator.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from warpwatch import git
 from warpwatch.cli.init_known import KnownFunction
@@ -51,6 +52,31 @@ _FILE_LIMIT = 50_000
 
 
 @dataclass(frozen=True, slots=True)
+class CallSketch:
+    """How a test of the package calls an operator, and what it compares the result with.
+
+    file, line: where the test is. imports, helpers: lines and definitions that the parts need. parameters: what
+    `inputs` makes, which the reference and the call take. lines, reference: statements. call: an expression, with
+    CALLED in place of the function, or statements that pick results. cases, serving: sizes of each case. gradients: the
+    parameters that the test differentiates. elements: an expression for how many numbers the inputs hold; "" where the
+    test does not say.
+    """
+
+    file: str
+    line: int
+    imports: tuple[str, ...]
+    helpers: tuple[str, ...]
+    parameters: tuple[str, ...]
+    lines: tuple[str, ...]
+    reference: tuple[str, ...]
+    call: str
+    cases: tuple[Mapping[str, Any], ...]
+    serving: tuple[Mapping[str, Any], ...]
+    gradients: tuple[str, ...]
+    elements: str
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorSketch:
     """Something that an operator file can measure.
 
@@ -60,7 +86,8 @@ class OperatorSketch:
     called: the dotted name by which Python code calls it, where that is another. tensors: the parameters that the
     source declares or uses as tensors. numbers: those that it declares as numbers, with a value each. known: the
     function of torch that it is named after.
-    copied: parameters and body of its function, where that is made of torch alone. sources: the files that it uses;
+    copied: parameters and body of its function, where that is made of torch alone. tested: what a test of the package
+    says, and untested why no test says it. sources: the files that it uses;
     none where it uses too many.
     """
 
@@ -79,6 +106,8 @@ class OperatorSketch:
     numbers: tuple[tuple[str, str], ...] = ()
     known: KnownFunction | None = None
     copied: tuple[str, str] | None = None
+    tested: CallSketch | None = None
+    untested: str = ""
     sources: tuple[str, ...] = ()
 
 

@@ -6,12 +6,12 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
 from typing import Any
 
-from warpwatch.cli.init_files import OperatorSketch, ProgramSketch
+from warpwatch.cli.init_files import CallSketch, OperatorSketch, ProgramSketch
 from warpwatch.cli.init_known import KnownFunction
 from warpwatch.project import FILE_NAME
 
@@ -54,6 +54,44 @@ $measured
 $call
 '''
 )
+_TESTED = Template(
+    '''\
+$head
+"""
+
+$imports
+
+
+${helpers}def inputs(case, make):
+$inputs
+
+
+def reference($parameters):
+$reference
+
+
+def cost(case):
+$cost
+
+
+operator = Operator(
+    $name,
+    $summary,
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    gradients=$gradients,
+    cases={
+        "quick": $quick,
+$serving    },
+)
+
+
+@operator.variant($variant, idea="the package's own", devices=$devices)
+def measured($parameters):
+$call
+'''
+)
 _COPIED = """\
     # A copy of the function as it is today, with which later commits are compared. To see whether the function is right
     # today, write the formula in other words."""
@@ -87,6 +125,7 @@ class DefinitionSketch:
 
     def left_to_fill(self) -> Iterator[tuple[str, str]]:
         """Every file with gaps, and its gaps with their lines."""
+        reasons = {f"{self.folder}/{sketch.name}.py": sketch.untested for sketch in self.operators}
         for name, text in self.texts().items():
             gaps, part = [], ""
             for number, line in enumerate(text.splitlines(), start=1):
@@ -95,7 +134,8 @@ class DefinitionSketch:
                 if 'gap("' in line or "; exit 1" in line:
                     gaps.append(f"{part} (line {number})")
             if gaps:
-                yield name, ", ".join(gaps)
+                reason = f"; {reasons[name]}" if reasons.get(name) else ""
+                yield name, ", ".join(gaps) + reason
 
     @property
     def guessed(self) -> list[str]:
@@ -135,11 +175,66 @@ class DefinitionSketch:
 def is_guessed(sketch: OperatorSketch) -> bool:
     """Whether the reference follows from the name; a copy of the function itself is surer."""
     has_copy = sketch.copied is not None and set(sketch.parameters) == set(sketch.tensors)
-    return sketch.known is not None and sketch.call is not None and not has_copy
+    return sketch.known is not None and sketch.call is not None and not has_copy and sketch.tested is None
+
+
+def _tested_text(sketch: OperatorSketch, tested: CallSketch) -> str:
+    """The text of an operator file whose parts follow a test of the package."""
+    head = f'"""{sketch.name}: {sketch.kind}, in {sketch.file}, line {sketch.line}. Inputs and reference follow '
+    head += f"{tested.file}, line {tested.line}."
+    called = (sketch.call or "").partition("(")[0]
+    call = tested.call.replace("CALLED", called)
+    elements = tested.elements
+    cost = [f"elements = {elements}"] if elements else []
+    cost += ["# A lower bound: one operation an element of the inputs, each read once."] if elements else []
+    sizes = {name for name in tested.cases[0] if re.search(rf"\b{name}\b", elements)}
+    cost = [*(f"{name} = case[{_quoted(name)}]" for name in tested.cases[0] if name in sizes), *cost]
+    cost.append(
+        "return Cost(flops=elements, bytes=case.element_bytes * elements)"
+        if elements
+        else 'return gap("return Cost(flops=…, bytes=…) of the case, in its direction")'
+    )
+    parts = {
+        "inputs": _indented(tested.lines),
+        "reference": _indented(tested.reference),
+        "cost": _indented(cost),
+        "call": _indented([call if call.startswith("results = ") else f"return {call}"]),
+    }
+    quick, serving = _cases(tested.cases, "f32"), _cases(tested.serving, "bf16")
+    sdk = ["Cost", "Operator", *(["both_directions"] if tested.gradients else []), "case"]
+    sdk += [] if elements else ["gap"]
+    needed = ["import math"] if "math." in elements else []
+    needed += ["import torch"] if re.search(r"\btorch\.", "\n".join([*parts.values(), *tested.helpers])) else []
+    imports = [*dict.fromkeys([*needed, *tested.imports, *sketch.imports]), ""]
+    return _TESTED.substitute(
+        head=textwrap.fill(head, _WIDTH, break_long_words=False),
+        imports="\n".join([*imports, f"from warpwatch import {', '.join(sdk)}"]),
+        helpers="".join(f"{helper}\n\n\n" for helper in tested.helpers),
+        parameters=", ".join(tested.parameters),
+        name=_quoted(sketch.name),
+        summary=_quoted(f"{sketch.kind}."),
+        gradients=repr(tested.gradients).replace("'", '"'),
+        quick=f"both_directions{quick}" if tested.gradients else quick,
+        serving=f'        "serving": {serving},\n' if tested.serving else "",
+        variant=_quoted(sketch.package or "package"),
+        devices='("cuda",)' if sketch.is_cuda else '("cpu", "cuda")',
+        **parts,
+    )
+
+
+def _indented(statements: Iterable[str]) -> str:
+    return textwrap.indent("\n".join(statements), "    ")
+
+
+def _cases(rows: Sequence[Mapping[str, Any]], precision: str) -> str:
+    cases = [f"case({', '.join([_quoted(precision), *(f'{k}={v!r}' for k, v in row.items())])})" for row in rows]
+    return f"({', '.join(cases)}{',' if len(cases) == 1 else ''})"
 
 
 def operator_text(sketch: OperatorSketch) -> str:
     """The text of an operator file; whatever the source does not say is a gap."""
+    if sketch.tested is not None and sketch.call is not None and sketch.copied is None:
+        return _tested_text(sketch, sketch.tested)
     given = sketch.parameters or ("**inputs",)
     head = f'"""{sketch.name}: {sketch.kind}, in {sketch.file}, line {sketch.line}.'
     values = _values(sketch)
