@@ -20,8 +20,9 @@ LATER  := tests/server/test_openapi.py tests/server/test_openapi_roles.py tests/
 OTHERS := tests/db tests/harness/test_*.py tests/pages tests/server/test_*.py tests/worker/test_*.py
 SHARED := $(LONG) $(filter-out $(LONG) $(LATER) $(TIMED) $(LOOP),$(wildcard $(OTHERS)))
 PYTEST := $(BIN)/pytest
-# Plugins for tests of browsers and of made-up requests take a second to import, in each process.
-PLAIN  := -p no:schemathesis -p no:playwright -p no:base_url
+# Plugins for tests of browsers and of made-up requests take a second to import, in each process, and that of hypothesis
+# reads every constant of our code for the few tests that it makes up values for, which find bugs without.
+PLAIN  := -p no:schemathesis -p no:playwright -p no:base_url -p no:hypothesispytest
 # Runs of pytest beside each other in make test; coverage has one, because two would write one file.
 TESTERS ?= 2
 # Many images switch byte code off, and then every process compiles all of our modules.

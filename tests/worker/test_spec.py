@@ -35,6 +35,8 @@ OTHER: dict[str, tuple[JobKind, Any]] = {
     "toolchains": (JobKind.COMPARE, ("triton-3.6", "triton-3.7")),
 }
 """A value that is not the default for every field, and a kind of job that it means something to."""
+OF_A_SERVER = {"sealed"}
+"""Fields that only the jobs of a server's judgements have, and no command."""
 
 
 def parse_run(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> run_command.RunRequest:
@@ -52,7 +54,11 @@ def parse_run(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> run_command.
 
 
 CHANGES: dict[str, tuple[JobKind, dict[str, Any]]] = {
-    **{field.name: (OTHER[field.name][0], {field.name: OTHER[field.name][1]}) for field in fields(JobSpec)},
+    **{
+        field.name: (OTHER[field.name][0], {field.name: OTHER[field.name][1]})
+        for field in fields(JobSpec)
+        if field.name not in OF_A_SERVER
+    },
     **{
         f"profile.{field.name}": (
             JobKind.PROFILE,
