@@ -67,19 +67,25 @@ class LaunchedPair:
 
 
 _HISTORY = f"""
-SELECT variants.name, commits.sha, details -> 'launched'
-FROM results JOIN variants ON variants.id = results.variant_id JOIN cases ON cases.id = results.case_id
-JOIN commits ON commits.id = results.commit_id JOIN devices ON devices.id = results.device_id
-WHERE results.operator_id = :operator_id AND devices.key = :device_key AND results.kind = 'check'
-  AND cases.key = :case AND status = 'ok' AND details ? 'launched' AND {on_line("commits.id")}
-ORDER BY results.ordinal DESC, results.id DESC LIMIT :limit
+SELECT variants.name, newest.sha, newest.launched
+FROM variants CROSS JOIN LATERAL (
+    SELECT commits.sha, details -> 'launched' AS launched, results.ordinal, results.id
+    FROM results JOIN commits ON commits.id = results.commit_id
+    WHERE results.variant_id = variants.id AND results.kind = 'check' AND status = 'ok'
+      AND results.case_id = (SELECT id FROM cases WHERE operator_id = :operator_id AND key = :case)
+      AND results.device_id = (SELECT id FROM devices WHERE key = :device_key AND kind = 'cuda')
+      AND {on_line("commits.id")}
+    ORDER BY results.ordinal DESC, results.id DESC LIMIT :limit
+) AS newest
+WHERE variants.operator_id = :operator_id AND newest.launched IS NOT NULL
+ORDER BY newest.ordinal DESC, newest.id DESC
 """
 
 
 def read_launched(
-    session: Session, operator_id: int, device_key: str, case: str, line: HistoryLine, limit: int = 500
+    session: Session, operator_id: int, device_key: str, case: str, line: HistoryLine, limit: int = 100
 ) -> list[LaunchedHistory]:
-    """What every variant launches on a case of a device, by variant, as far as the newest `limit` checks tell."""
+    """What every variant launches on a case of a GPU, by variant, as far as the newest `limit` checks of each tell."""
     values = {"operator_id": operator_id, "device_key": device_key, "case": case, "limit": limit, **line.parameters}
     found: dict[str, LaunchedHistory] = {}
     for variant, sha, raw in session.execute(text(_HISTORY), values):
