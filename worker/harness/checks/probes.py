@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from warpwatch.contract.measurement import Probe
 from warpwatch.contract.words import Fault, Status
@@ -247,9 +247,8 @@ def _opcheck_one(operator: Any, args: Any, kwargs: Any) -> list[str]:
         torch._library.simple_registry.singleton.find(operator._schema.name).fake_impl.kernel is not None
     )
     tests = (*_ALWAYS, *_WITH_FAKE) if has_fake else _ALWAYS
-    returned = () if operator._schema.is_mutable else tree_leaves(operator(*args, **kwargs))
     # torch compares codes of eight bits bit by bit, and takes any tolerance for a difference.
-    tolerance = 0.0 if any(isinstance(t, Tensor) and is_coded(t) for t in returned) else _OPCHECK_TOLERANCE
+    tolerance = 0.0 if _returns_codes(operator, args, kwargs) else _OPCHECK_TOLERANCE
     tolerances = {"atol": tolerance, "rtol": tolerance}
     with warnings.catch_warnings():
         # The operator that computes gradients has no gradient itself, so this warning does not matter.
@@ -263,6 +262,17 @@ def _opcheck_one(operator: Any, args: Any, kwargs: Any) -> list[str]:
     if failed or not has_fake:
         return [f"{name} (or the operator of its gradient) has no fake kernel, so torch.compile cannot trace it"]
     return []
+
+
+def _returns_codes(operator: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operator returns codes of eight bits. It gets copies: one that changes its arguments in spite of its
+    schema would leave nothing for opcheck to notice."""
+    if operator._schema.is_mutable:
+        return False
+    with torch.no_grad():
+        own_args, own_kwargs = tree_map_only(Tensor, torch.clone, (args, kwargs))
+        returned = operator(*own_args, **own_kwargs)
+    return any(isinstance(item, Tensor) and is_coded(item) for item in tree_leaves(returned))
 
 
 def special_values(context: ProbeContext) -> str:
