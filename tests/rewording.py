@@ -17,7 +17,7 @@ import pytest
 
 START = "reworded "
 TABLES = (
-    *("jobs", "runs", "all_results", "all_comparisons", "trials", "schedules"),
+    *("jobs", "runs", "all_results", "all_comparisons", "awaited_files", "trials", "schedules"),
     *("callbacks", "deliveries", "forge_links", "forge_messages"),
 )
 """Tables whose column `message` Warpwatch itself writes."""
