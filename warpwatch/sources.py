@@ -97,8 +97,6 @@ class Sources:
         self._files: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self._trees: dict[tuple[str, str], str | None] = {}
         self._python_files: dict[str, _PythonFile] = {}
-        self._contents: dict[str, str] = {}
-        self._native_trees: dict[str, str] = {}
         self._fingerprints: dict[tuple[str, str], tuple[str, str] | None] = {}
 
     def of(self, sha: str, operator: str) -> str | None:
@@ -225,7 +223,7 @@ class Sources:
         used = self._used(operator, layout)
         if used is None:
             return sha, sha
-        native = [self._native(name, layout.natives[name]) for name in self._natives(used, layout)]
+        native = [_native_folder(self._mirror, name, layout.natives[name]) for name in self._natives(used, layout)]
         contents = [self._read(layout.files[f"{name}.py"]).content for name in sorted(used)]
         python = layout.description, contents
         return _digest(python if measured is None else (python, files)), _digest(native)
@@ -305,25 +303,9 @@ class Sources:
         others = {file.removesuffix(".py") for file in layout.files} - used
         return sorted(name for name in layout.natives if name not in others)
 
-    def _native(self, name: str, item: str) -> str:
-        """What a file or folder of native sources counts as."""
-        if item not in self._native_trees:
-            files = git.files_below(self._mirror, item, name)
-            self._native_trees[item] = _digest(
-                [(path, self._content(self._mirror, path, blob)) for path, blob in files]
-            )
-        return f"{name} {self._native_trees[item]}"
-
     def _content(self, mirror: Path, path: str, blob: str) -> str:
         """What a file counts as: a hash of its code, where comments in it can be told from code; else its id."""
-        if path.endswith(".py"):
-            return self._read(blob, mirror).content
-        if not path.endswith(_C_ENDS):
-            return blob
-        if blob not in self._contents:
-            code = strip_comments(git.git("cat-file", "blob", blob, cwd=mirror))
-            self._contents[blob] = blob if code is None else _digest(code)
-        return self._contents[blob]
+        return self._read(blob, mirror).content if path.endswith(".py") else _native_content(mirror, path, blob)
 
     def _layout(self, sha: str) -> _Layout:
         sha = self._place(sha)
@@ -363,6 +345,20 @@ def parse_python(source: str | bytes) -> ast.Module:
     """As ast.parse, for threads: two at a time may end in "SystemError: AST constructor recursion depth mismatch"."""
     with _PARSER:
         return ast.parse(source)
+
+
+@lru_cache(maxsize=2**14)
+def _native_folder(mirror: Path, name: str, item: str) -> str:
+    """What a file or folder of native sources counts as. Ids tell contents, so that every process reads them once."""
+    files = git.files_below(mirror, item, name)
+    return f"{name} {_digest([(path, _native_content(mirror, path, blob)) for path, blob in files])}"
+
+
+@lru_cache(maxsize=2**16)
+def _native_content(mirror: Path, path: str, blob: str) -> str:
+    """A hash of a file of C++ or CUDA without comments; the id of any other file."""
+    code = strip_comments(git.git("cat-file", "blob", blob, cwd=mirror)) if path.endswith(_C_ENDS) else None
+    return blob if code is None else _digest(code)
 
 
 def strip_comments(code: str) -> str | None:
