@@ -6,7 +6,6 @@ from typing import Any
 
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.measurement import LaunchedCode, TunedChoice
-from warpwatch.db.reads.launched import LaunchedPair
 from warpwatch.server.reports.formats import change
 
 
@@ -33,13 +32,8 @@ def describe_choice(choice: TunedChoice | dict[str, Any]) -> str:
     return f"{said}; the second takes {change(choice.candidates[1].ns / choice.candidates[0].ns)}"
 
 
-def changed_choices(pair: LaunchedPair | None) -> list[str]:
-    """Choices that differ between two sides: `rows: BLOCK 128 → 64, 0.4 % apart`."""
-    return list_flips(pair.base, pair.head) if pair is not None else []
-
-
 def list_flips(before: LaunchedCode | None, after: LaunchedCode) -> list[str]:
-    """Choices of kernels that both launch and that differ."""
+    """Choices of kernels that both launch and that differ: `rows: BLOCK 128 → 64, 0.4 % apart`."""
     old = {choice.kernel: choice for choice in before.choices} if before is not None else {}
     return [
         _describe_flip(old[choice.kernel], choice)

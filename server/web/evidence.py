@@ -18,7 +18,7 @@ from warpwatch.db.traces import read_trace
 from warpwatch.server.explanation.alignment import align_traces
 from warpwatch.server.explanation.cases import CaseView
 from warpwatch.server.explanation.causes import BUSY_FACTS, BusyHost, find_busy_host, list_circumstances
-from warpwatch.server.explanation.choices import changed_choices
+from warpwatch.server.explanation.choices import list_flips
 from warpwatch.server.explanation.trace_files import load_trace
 from warpwatch.server.explanation.traced_pairs import PictureState, contradicts, pair_calls, times_of_series
 from warpwatch.server.figures.charts import rounds_figure
@@ -78,7 +78,8 @@ def read_tab(
     elif tab == EvidenceTab.TRACE:
         contents = _trace(page, detail)
     elif tab == EvidenceTab.CODE:
-        contents = {"code": code, "launched": launched, "choices": changed_choices(launched)}
+        flips = list_flips(launched.base, launched.head) if launched is not None else []
+        contents = {"code": code, "launched": launched, "choices": flips}
     elif tab == EvidenceTab.ERRORS:
         contents = {"numbers": read_error_evidence(page.session, number)}
     elif tab == EvidenceTab.HOST:

@@ -30,7 +30,10 @@ from ..driver import cuda_driver
 _DRIVER, _RESOURCE = 1, 3
 """Domains of CUPTI's callbacks."""
 _MODULE_LOADED, _MODULE_UNLOADS = 6, 7
-_ENTER, _EXIT = 0, 1
+_ENTER = 0
+_LOADS = ("cuModuleLoad",)
+_WORK = ("cuLaunch", "cuGraphLaunch", "cuMemcpy", "cuMemset")
+"""Beginnings of the names of functions that load modules, and of those that give the device work."""
 _LAST_CALLBACK = 1200
 _MOST_BYTES = 2**29
 """Of machine code that is kept to be hashed; kernels of modules beyond it have no hash."""
@@ -114,7 +117,7 @@ class LaunchRecording:
     """Hears of all modules that are loaded while it is open, and of the launches within `recording`."""
 
     def __init__(self) -> None:
-        self._cupti = _cupti()
+        self._cupti: ctypes.CDLL | None = None
         self._driver = cuda_driver()
         self._callback = _Callback(self._hear)
         self._subscriber = ctypes.c_void_p()
@@ -128,7 +131,11 @@ class LaunchRecording:
 
     def open(self) -> None:
         """Subscribes; where CUPTI is missing or serves another, nothing is recorded."""
-        if self.is_open or self._cupti is None or self._driver is None:
+        if self.is_open or self._driver is None:
+            return
+        # Most children check nothing, so that the library is looked for here.
+        self._cupti = _cupti()
+        if self._cupti is None:
             return
         if self._cupti.cuptiSubscribe(ctypes.byref(self._subscriber), self._callback, None) != 0:
             return
@@ -136,14 +143,15 @@ class LaunchRecording:
         self._names = self._names or _names(self._cupti)
         for event in (_MODULE_LOADED, _MODULE_UNLOADS):
             self._cupti.cuptiEnableCallback(1, self._subscriber, _RESOURCE, event)
-        self._enable("cuModuleLoad", 1)
+        self._enable(_LOADS, 1)
 
     def close(self) -> None:
         """Ends the subscription, so that nothing is called back any more."""
         if self.is_open and self._cupti is not None:
             self._cupti.cuptiUnsubscribe(self._subscriber)
             self.is_open = False
-            self._forget()
+            for known in (self._modules, self._by_handle, self._functions):
+                known.clear()
 
     @contextmanager
     def recording(self) -> Iterator[_Recorded | None]:
@@ -153,26 +161,19 @@ class LaunchRecording:
             return
         torch.cuda.synchronize()
         self._recorded = recorded = _Recorded()
-        for prefix in ("cuLaunch", "cuGraphLaunch", "cuMemcpy", "cuMemset"):
-            self._enable(prefix, 1)
+        self._enable(_WORK, 1)
         try:
             yield recorded
             torch.cuda.synchronize()
         finally:
-            for prefix in ("cuLaunch", "cuGraphLaunch", "cuMemcpy", "cuMemset"):
-                self._enable(prefix, 0)
+            self._enable(_WORK, 0)
             self._recorded = None
 
-    def _enable(self, prefix: str, state: int) -> None:
+    def _enable(self, prefixes: tuple[str, ...], state: int) -> None:
         assert self._cupti is not None
         for number, name in self._names.items():
-            if name.startswith(prefix):
+            if name.startswith(prefixes):
                 self._cupti.cuptiEnableCallback(state, self._subscriber, _DRIVER, number)
-
-    def _forget(self) -> None:
-        self._modules.clear()
-        self._by_handle.clear()
-        self._functions.clear()
 
     def _hear(self, _user: Any, domain: int, number: int, data: int) -> None:
         """CUPTI's callback. An exception in it would be printed and lost, so that it makes the record incomplete."""
@@ -363,6 +364,6 @@ def _names(cupti: ctypes.CDLL) -> dict[int, str]:
         name = ctypes.c_char_p()
         if cupti.cuptiGetCallbackName(_DRIVER, number, ctypes.byref(name)) == 0 and name.value:
             text = name.value.decode()
-            if text.startswith(("cuModuleLoad", "cuLaunch", "cuGraphLaunch", "cuMemcpy", "cuMemset")):
+            if text.startswith((*_LOADS, *_WORK)):
                 names[number] = text
     return names
