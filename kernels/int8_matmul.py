@@ -129,6 +129,8 @@ def _compiled() -> Callable[..., Tensor]:
 try:
     import triton
     import triton.language as tl
+
+    from ._triton_tiles import grouped_tile
 except ImportError:
     pass
 else:
@@ -156,12 +158,7 @@ else:
         group: tl.constexpr,
         widen: tl.constexpr,
     ):
-        rows, columns = tl.cdiv(m, block_m), tl.cdiv(n, block_n)
-        tile = tl.program_id(0)
-        first = tile // (group * columns) * group
-        tall = min(rows - first, group)
-        i = (first + tile % (group * columns) % tall).to(tl.int64) * block_m + tl.arange(0, block_m)
-        j = (tile % (group * columns) // tall).to(tl.int64) * block_n + tl.arange(0, block_n)
+        i, j = grouped_tile(m, n, block_m, block_n, group)
         total = tl.zeros((block_m, block_n), tl.int32)
         for start in range(0, k, block_k):
             s = start + tl.arange(0, block_k)

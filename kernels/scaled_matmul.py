@@ -183,6 +183,8 @@ def triton_refused(case: Case, device: DeviceKind) -> str | None:
 try:
     import triton
     import triton.language as tl
+
+    from ._triton_tiles import grouped_tile
 except ImportError:
     pass
 else:
@@ -223,12 +225,7 @@ else:
     ):
         """A scale of a row serves block_k columns, and a scale of b serves b_height rows. Each block of k is a sum of
         its own in the tensor cores, and is added in f32: that is the promotion of the accumulator."""
-        rows, columns = tl.cdiv(m, block_m), tl.cdiv(n, block_n)
-        tile = tl.program_id(0)
-        first = tile // (group * columns) * group
-        tall = min(rows - first, group)
-        i = (first + tile % (group * columns) % tall).to(tl.int64) * block_m + tl.arange(0, block_m)
-        j = (tile % (group * columns) // tall).to(tl.int64) * block_n + tl.arange(0, block_n)
+        i, j = grouped_tile(m, n, block_m, block_n, group)
         total = tl.zeros((block_m, block_n), tl.float32)
         for block in range(0, tl.cdiv(k, block_k)):
             s = block * block_k + tl.arange(0, block_k)
