@@ -13,7 +13,14 @@ from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import JUDGED, LAUNCH, PROTOCOLS
 from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
-from warpwatch.contract.rounds import ROUNDS, StopRule, confirmed_ratio, judge_controls, launch_ratio, wait_share
+from warpwatch.contract.rounds import (
+    ROUNDS,
+    StopRule,
+    confirmed_ratio,
+    judge_controls,
+    launch_seems_changed,
+    wait_share,
+)
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.compared_side import ComparedSide, SharedPlan, SideError, agree_on_plan
@@ -185,15 +192,15 @@ class _Rounds:
 
     def _list_open(self) -> list[Key]:
         """The undecided comparisons. After the device's time is decided, `launch` goes on alone only where it seems to
-        have changed: on a busy host it may take many rounds to exclude every change."""
+        have changed."""
         undecided = list_undecided(self._comparisons, self._stop)
         pairs = {key[:2] for key in undecided if key[2] != LAUNCH}
-        return [key for key in undecided if key[2] != LAUNCH or key[:2] in pairs or self._seems_changed(key)]
-
-    def _seems_changed(self, key: Key) -> bool:
-        launch = self._comparisons[key]
-        bound = launch_ratio(launch.base_ns)
-        return bool(launch.ratios) and not 1 / bound < median(launch.ratios) < bound
+        rounds = self._comparisons
+        return [
+            key
+            for key in undecided
+            if key[2] != LAUNCH or key[:2] in pairs or launch_seems_changed(rounds[key].base_ns, rounds[key].head_ns)
+        ]
 
     def _with_traces(self, outcome: Outcome) -> Outcome:
         for (variant, case, metric), comparison in self._comparisons.items():
@@ -301,8 +308,9 @@ class _Rounds:
         return replies
 
     def _take_slices(self, pair: Pair, turns: list[Turn], metrics: Sequence[str]) -> dict[str, _Slices]:
-        """The times of the slices of each metric, taken in turn."""
+        """The times of the slices of each metric, taken in turn; `launch` of both sides on the core of the first."""
         kind = self._base.checkout.host.kind
+        core: int | None = None
         slices = {metric: _Slices() for metric in metrics}
         for turn in turns:
             side = self._sides[turn.side]
@@ -310,7 +318,8 @@ class _Rounds:
                 metric: wait_share(kind, metric, times.base) if turn.waits else 0.0 for metric, times in slices.items()
             }
             wait, launch_wait = waits.get(self._device_metric, 0.0), waits.get(LAUNCH, 0.0)
-            reply = self._ask([side], pair, "sample", wait=wait, launch_wait=launch_wait)[side.name]
+            reply = self._ask([side], pair, "sample", wait=wait, launch_wait=launch_wait, core=core)[side.name]
+            core = reply.core
             if LAUNCH in slices and not reply.launch_ns:
                 self._end_launch(pair, {side.name: reply.no_launch})
                 del slices[LAUNCH]

@@ -67,6 +67,17 @@ def test_what_stays_unsure_is_left_at_that(client: TestClient, lab: Lab, judge: 
     assert report(client, submission)["pending"] == 0
 
 
+@pytest.mark.parametrize(("ratio", "repeated"), [(1.1, 0), (1.6, 1)])
+def test_an_unsure_launch_is_taken_again_only_where_it_seems_to_have_changed(
+    client: TestClient, lab: Lab, judge: Judge, ratio: float, repeated: int
+) -> None:
+    submission = held(client)
+    launches = [9_000.0] * 12, [9_000.0 * ratio * noise for noise in (0.7, 1.3)] * 6
+    end(client, lab, judge, submission, {V1: {"hot": times(1.0), "launch": launches}})
+    assert report(client, submission)["counts"] == {"unsure": 1}
+    assert len([job for job in jobs(client, submission) if job["state"] == "queued"]) == repeated
+
+
 def test_what_was_cancelled_is_not_taken_again(client: TestClient, lab: Lab, judge: Judge) -> None:
     submission = held(client, kinds=["compare"])
     measured, cancelled = jobs(client, submission)

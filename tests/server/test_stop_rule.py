@@ -185,6 +185,15 @@ def test_the_boundary_is_wide_at_first_and_ends_at_the_threshold() -> None:
     assert bounds[-1] == bounds[-2] == pytest.approx(1.005)
 
 
+def test_the_boundary_of_a_short_launch_grows_by_noise_and_not_by_the_nanoseconds_that_matter() -> None:
+    rule = stop_rule("cuda", is_suspected=True).of_metric("launch", [9000.0])
+    assert rule.ratio == pytest.approx(1.22, abs=0.01)
+    assert [early_ratio(rule.ratio, count) for count in (6, 8, ROUNDS)] == [rule.ratio] * 3
+    assert early_ratio(rule.ratio, 4) == pytest.approx(rule.ratio**3), "so few rounds cannot exclude chance"
+    assert rule.is_met([1.42, 1.5, 1.61, 1.55, 1.48, 1.58])
+    assert not rule.is_met([1.18, 1.5, 1.61, 1.55, 1.48, 1.58])
+
+
 @pytest.mark.parametrize(
     ("numbers", "field"),
     [

@@ -98,6 +98,7 @@ def test_there_is_no_verdict_against_the_controls(
 
 FourNumbers = tuple[int, int, int, int]
 PLAN = GraphPlan(8, 6, 16, 2, calls=8)
+CORES = {"base": 3, "head": 5}
 
 
 class Side:
@@ -143,7 +144,8 @@ class Side:
         self.ns *= 1 + self.drift
         samples_ns = [self.ns * (1 + fields.get("wait", 0.0) * self.waits)]
         launch_ns = [] if self.host_ns is None else [self.host_ns * (1 + fields.get("launch_wait", 0.0))]
-        return SampleReply(Status.OK, "", samples_ns, self.plan.metric, launch_ns=launch_ns)
+        core = fields.get("core") or CORES[self.name]
+        return SampleReply(Status.OK, "", samples_ns, self.plan.metric, launch_ns=launch_ns, core=core)
 
     def entry_of(self, case: str) -> CaseEntry:
         return CaseEntry(case, {}, "f32", "fwd", "contiguous", ["quick"], 1, self.bytes)
@@ -161,6 +163,15 @@ def rounds_of(base: Side, head: Side, rounds: int = 3, stop: StopRule | None = N
     for index in range(rounds):
         taken._round(PAIR, index, [metric for *_, metric in taken._comparisons])
     return taken
+
+
+def test_launches_of_both_sides_take_turns_on_the_core_of_the_first() -> None:
+    base, head = two_sides()
+    base.host_ns = head.host_ns = 9000.0
+    rounds_of(base, head, rounds=2)
+    # One round begins with the base, and the next with the head.
+    for side, cores in ((base, [None, 3, 3, 5, 5, 5]), (head, [3, 3, None, 5])):
+        assert [fields["core"] for verb, fields in side.asked if verb == "sample"] == cores
 
 
 def compare(base: Side, head: Side, rounds: int = 3, stop: StopRule | None = None) -> Comparison:

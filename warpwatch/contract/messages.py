@@ -86,11 +86,13 @@ class Request:
     nobody asked for it. `rehearse` measures the reference and forgets it, so that the first `prepare` and `finish` of a
     child do not wait for what is loaded late.
     wait, launch_wait: with `sample`, a share of the time of the slice before, by which every call is made longer: on
-    the device, and on the host in the slice of `launch`. `plan` plans what `prepare` measures on a GPU; sides: how many
-    children prepare it at the same time and share the memory. plan: with `prepare`, the plan to follow, so that nothing
-    has to be timed for it, and another child may prepare at the same time. metrics: with `prepare`, those of
-    contract.measurement.JUDGED to measure, none for all; with `plan`, `kernel` where no graph may be planned. `output`
-    is the path a profile's trace (gzip'ed Chrome JSON) is written to.
+    the device, and on the host in the slice of `launch`. core: with `sample`, the number of the core on which the calls
+    of `launch` run; by default the one on which they begin.
+    `plan` plans what `prepare` measures on a GPU; sides: how many children prepare it at the same time and share the
+    memory. plan: with `prepare`, the plan to follow, so that nothing has to be timed for it, and another child may
+    prepare at the same time. metrics: with `prepare`, those of contract.measurement.JUDGED to measure, none for all;
+    with `plan`, `kernel` where no graph may be planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is
+    written to.
     energy: with `profile`, whether the energy of a call is measured as well.
     `cases` are the keys that the verb of this name describes. `modules` are those whose versions are part of an
     environment. lanes: how many children of the job, this one included, use the device at the same time; with more than
@@ -115,6 +117,7 @@ class Request:
     lanes: int = 1
     energy: bool = False
     launch_wait: float = 0.0
+    core: int | None = None
     sides: int = 1
     metrics: list[str] = field(default_factory=list)
 
@@ -223,7 +226,7 @@ class SampleReply:
     graph, and only samples of one metric can be compared. launch_ns: none where a call waits for the device, see
     no_launch. plan: of `plan`. times_itself: of `plan`, whether every `prepare` times something, `prepare` of a variant
     or configurations of kernels, for which no other child may prepare at the same time. no_launch: of `prepare`, why
-    there is no `launch`.
+    there is no `launch`. core: the number of the core on which the calls of `launch` ran.
     """
 
     status: Status
@@ -234,6 +237,7 @@ class SampleReply:
     launch_ns: list[float] = field(default_factory=list)
     times_itself: bool = False
     no_launch: str = ""
+    core: int | None = None
 
     def __post_init__(self) -> None:
         """ValueError for times that no device can show."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import comb, cos, exp, inf, log, pi, sin, sqrt, tan
+from operator import truediv
 from statistics import fmean, median, stdev
 
 from warpwatch.contract.measurement import LAUNCH, expect_times
@@ -40,6 +41,13 @@ def launch_ratio(base_ns: Sequence[float]) -> float:
     """The smallest change of `launch` that a comparison confirms, as a ratio; base_ns: its rounds of the base."""
     share = CONFIRMED_LAUNCH_NS / median(base_ns) if base_ns else 0.0
     return min(max(CONFIRMED_LAUNCH, 1 + share), _LARGEST_BOUND)
+
+
+def launch_seems_changed(base_ns: Sequence[float], head_ns: Sequence[float]) -> bool:
+    """Whether the median of rounds of `launch` lies beyond the smallest change that is confirmed. Otherwise no rounds
+    are taken for it alone: on a busy host it may take many to exclude every change."""
+    bound = launch_ratio(base_ns)
+    return bool(base_ns) and not 1 / bound < median(map(truediv, head_ns, base_ns)) < bound
 
 
 def confirmed_ratio(device_kind: str, metric: str, base_ns: Sequence[float]) -> float:
@@ -190,8 +198,11 @@ def early_ratio(ratio: float, count: int) -> float:
 
     The fewer the rounds, the farther: the boundary of O'Brien and Fleming ("A multiple testing procedure for clinical
     trials", Biometrics 35, 1979), whose estimate after n of N looks must exceed N / n times that of the last look.
+    From FEWEST_TO_EXCLUDE rounds on it grows by the part that is about noise alone: a ratio of above CONFIRMED_LAUNCH
+    says how few nanoseconds of a launch matter.
     """
-    return float(ratio ** max(1.0, ROUNDS / count))
+    noise = ratio if count < FEWEST_TO_EXCLUDE else min(ratio, CONFIRMED_LAUNCH)
+    return max(ratio, float(noise ** max(1.0, ROUNDS / count)))
 
 
 def plain_ratio(ratio: float, count: int) -> float:

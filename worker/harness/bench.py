@@ -226,11 +226,12 @@ class Prepared:
             plan = None if plan is None else replace(plan, metric=self.metric)
             return open_timer(self._problem, seed, self.metric, self._slice_ns, PLACEMENTS, plan)
 
-    def sample(self, wait: float = 0.0, launch_wait: float = 0.0) -> SampleReply:
+    def sample(self, wait: float = 0.0, launch_wait: float = 0.0, core: int | None = None) -> SampleReply:
         """Takes one slice of each metric: every placement at least once, repeated until the slice's time is over, to
         the nearest repetition; then `launch`.
 
-        wait, launch_wait: make every call longer by this share of the slice before it that had none.
+        wait, launch_wait: make every call longer by this share of the slice before it that had none. core: see
+        LaunchTimer.take.
         """
         samples: list[float] = []
         with self._problem.modes(), watch(self._guard), no_collection():
@@ -238,10 +239,18 @@ class Prepared:
                 self._warm_up_after_rest()
                 samples = self._take_slices(wait * self._typical_ns)
                 self._typical_ns = self._typical_ns if wait else median(samples)
-            launches = self._take_launches(launch_wait * self._launch_ns)
+            launches = self._take_launches(launch_wait * self._launch_ns, core)
             if launches and not launch_wait:
                 self._launch_ns = quantile(sorted(launches), FASTEST)
-        return SampleReply(Status.OK, self.note, samples, self.metric, launch_ns=launches, no_launch=self.no_launch)
+        return SampleReply(
+            Status.OK,
+            self.note,
+            samples,
+            self.metric,
+            launch_ns=launches,
+            no_launch=self.no_launch,
+            core=self._launch.core if self._launch is not None else None,
+        )
 
     def _warm_up_after_rest(self) -> None:
         """Before the first slice; later ones take turns."""
@@ -259,11 +268,11 @@ class Prepared:
             if passed_ns + passed_ns / repetitions / 2 >= self._slice_ns:
                 return samples
 
-    def _take_launches(self, wait_ns: float) -> list[float]:
+    def _take_launches(self, wait_ns: float, core: int | None) -> list[float]:
         if self._launch is None:
             return []
         try:
-            return [sample + self._setup_ns for sample in self._launch.take(wait_ns)]
+            return [sample + self._setup_ns for sample in self._launch.take(wait_ns, core)]
         except NoMetricError as error:
             self._launch, self.no_launch = None, str(error)
             return []

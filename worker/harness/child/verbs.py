@@ -203,7 +203,7 @@ class Verbs:
         return SampleReply(Status.OK, prepared.note, [], prepared.metric, no_launch=prepared.no_launch)
 
     def sample(self, request: Request, _progress: Progress) -> SampleReply:
-        return self._expect_prepared().sample(request.wait, request.launch_wait)
+        return self._expect_prepared().sample(request.wait, request.launch_wait, request.core)
 
     def rehearse(self, request: Request, _progress: Progress) -> SampleReply:
         problem = self.problem(request)

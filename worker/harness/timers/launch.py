@@ -5,7 +5,8 @@ waits for the device takes as long as the device sleeps, however long that is. I
 contain the device's time.
 
 Other work on the host only adds time, so the fastest of a few calls in a row show the time of the code. The thread
-stays on one core meanwhile. Before each row the contents of the sets move on, and a row calls every set once at most:
+stays on one core meanwhile, and both sides of a comparison take turns on the same core, because cores differ by more
+than code does. Before each row the contents of the sets move on, and a row calls every set once at most:
 host code that caches by address or version finds nothing that it has seen.
 """
 
@@ -62,21 +63,23 @@ class LaunchTimer:
         # The contents of a single set cannot move on. Where the device's time has one, there is no room for another.
         self._rotation = Rotation(problem, seed, max(min(2, plan.sets), plan.calls))
         self._results: dict[int, Any] = {}
+        self.core: int | None = None
         self._host_ns = max(1000, measure_queueing(self._rotation.calls))
         self._at_once = 1
         self._row(1, 0.0)
         # A row must fit into the longest sleep and into the device's queue; `_row` finds out about the latter.
         self._at_once = max(1, min(self._calls, LONGEST_SURE_LEAD_NS // (_LEAD * self._host_ns)))
 
-    def take(self, wait_ns: float = 0.0) -> list[float]:
+    def take(self, wait_ns: float = 0.0, core: int | None = None) -> list[float]:
         """Takes one slice: the fast quantile of each of two rows at least, and of as many as fit into 4 ms.
 
-        wait_ns: how much longer every call is made, on the host.
+        wait_ns: how much longer every call is made, on the host. core: the number of the core to run on, if this thread
+        may; by default the one on which it runs. `self.core` is the number of the core that was used.
         """
         samples: list[float] = []
         kept: tuple[float, ...] = ()
         end = perf_counter_ns() + _SLICE_NS
-        with on_one_core():
+        with on_one_core(core) as self.core:
             while len(samples) < _FEWEST_ROWS or perf_counter_ns() < end:
                 # Results of the row before belong to other inputs.
                 self._results.clear()
@@ -152,14 +155,15 @@ def fast_quantile(times_ns: Sequence[float]) -> float:
 
 
 @contextmanager
-def on_one_core() -> Iterator[None]:
-    """Keeps this thread on the core that it runs on; threads that run already stay where they are."""
+def on_one_core(core: int | None) -> Iterator[int]:
+    """Keeps this thread on this core, or without one on the core that it runs on; gives the number of the core. Threads
+    that run already stay where they are."""
     cores = os.sched_getaffinity(0)
-    core = _RUNTIME.sched_getcpu()
+    chosen = core if core in cores else _RUNTIME.sched_getcpu()
     with suppress(OSError):
-        os.sched_setaffinity(0, {core} & cores or cores)
+        os.sched_setaffinity(0, {chosen} & cores or cores)
     try:
-        yield
+        yield chosen
     finally:
         with suppress(OSError):
             os.sched_setaffinity(0, cores)
