@@ -49,6 +49,11 @@ GPU = {
     "cublas_matmul": ["a=4096x4096,b=4096x4096,ta=0,tb=0,bf16,fwd"]
     + [f"a=64x512x512,b=64x512x512,ta=0,tb=1,bf16,{way}" for way in ("fwd", "bwd")],
     "embedding": ["rows=50257,width=768,ids=8x1024,bf16,bwd,zipf"],
+    "grouped_matmul": [
+        f"tokens=4096,n={n},k=2048,experts={experts},x={x},w={w},bf16,fwd"
+        for n, experts in ((4096, 8), (1408, 64))
+        for x, w in (("bf16",) * 2, ("e4m3-row",) * 2, ("e4m3-1x128", "e4m3-128x128"))
+    ],
     "gru": [f"time=32,batch=128,input=256,hidden=512,layers=1,f32,{way}" for way in ("fwd", "bwd")]
     + ["time=13,batch=1,input=256,hidden=512,layers=1,f32,fwd"],
     "gru_step": [f"batch=1,embedding=256,hidden=512,vocab=5893,f32,{way}" for way in ("fwd", "bwd")]
@@ -58,6 +63,11 @@ GPU = {
     "kron": [f"batch=32,factors=128x128,{how}" for how in ("f32,fwd", "f32,bwd", "f64,fwd", "tf32,fwd")]
     + ["batch=32,factors=8x8x8x8,f32,fwd", "batch=1024,factors=64x64,f32,fwd"]
     + [f"batch=1024,factors=32x32x32,f32,{way}" for way in ("fwd", "bwd")],
+    "kv_attention": [
+        f"batch={batch},heads=32,d=128,kv_heads=8,length={length},page=256,kv={kv},bf16,fwd"
+        for batch, length in ((1, 16384), (64, 4096))
+        for kv in ("bf16", "e4m3-tensor")
+    ],
     "launch": [f"{call}=1,f32,fwd" for call in ("empty", "add")]
     + [f"{copy}=16777216,f32,fwd" for copy in ("h2d", "d2h", "d2d")],
     "linear_vocab": [

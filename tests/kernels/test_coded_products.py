@@ -1,4 +1,5 @@
-"""Products of codes of eight bits and fewer: every variant against the product of what the codes stand for."""
+"""Products of codes of eight bits and fewer, and attention over them: every variant against what the codes stand
+for."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from kernels import int4_linear, int8_matmul, scaled_matmul
+from kernels import grouped_matmul, int4_linear, int8_matmul, kv_attention, scaled_matmul
 from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
 
 from .conftest import check_variant, ready, runnable
 
-MODULES = (scaled_matmul, int8_matmul, int4_linear)
+MODULES = (scaled_matmul, int8_matmul, int4_linear, grouped_matmul, kv_attention)
 
 
 def checks(compiled: bool = False) -> Iterator[Any]:
@@ -42,3 +43,10 @@ def test_costs_count_codes_and_scales() -> None:
     assert scaled_matmul.cost(nvfp4).bytes == 24 * 128 + 24 * 16 + 8 + 4 * 8 * 16
     assert int4_linear.cost(int4_linear.sized("bf16", 2, 256, 16)).bytes == 16 * (128 + 8) + 2 * 2 * (256 + 16)
     assert int8_matmul.cost(int8_matmul.sized("i32", 8, 16, 256, "i8", "i8")).bytes == 24 * 256 + 4 * 8 * 16
+    # Of three experts one has no tokens, so that its weights are not read.
+    grouped = grouped_matmul.sized("bf16", 200, 192, 256, 3, *grouped_matmul.BLOCKS)
+    assert grouped_matmul.cost(grouped).bytes == 200 * (256 + 8) + 2 * (192 * 256 + 4 * 4) + 2 * 200 * 192
+    # Sequences of 8 and 6 tokens have two pages each.
+    cache = kv_attention.cost(kv_attention.sized("bf16", 2, 4, 64, 2, 8, 4, kv_attention.CODES))
+    assert cache.bytes == 2 * (14 * 2 * 64 + 4) + 2 * 2 * 2 * 4 * 64 + 4 * (4 + 2)
+    assert cache.flops == 4 * 4 * 14 * 64
