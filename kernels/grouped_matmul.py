@@ -20,6 +20,7 @@ from warpwatch.quantization import decode, number_format
 
 from ._aligned import aligned
 from ._compiled import compiled
+from ._fp8 import fp8_unsupported
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 NAMES = ("e4m3-128x128", "e4m3-1x128", "e4m3-row")
@@ -110,9 +111,9 @@ def sized(precision: Any, tokens: int, n: int, k: int, experts: int, x: str = ""
 
 ROWS, BLOCKS = ("e4m3-row", "e4m3-row"), ("e4m3-1x128", "e4m3-128x128")
 QUICK = (
-    sized("bf16", 96, 64, 128, 4),
     sized("bf16", 200, 192, 256, 3, *BLOCKS),
     sized("bf16", 96, 64, 256, 4, *ROWS),
+    sized("bf16", 96, 64, 128, 4),
     sized("f32", 70, 48, 96, 8),
     sized("f32", 64, 160, 256, 4, *BLOCKS),
 )
@@ -185,16 +186,6 @@ def unaligned(case: Case, device: DeviceKind) -> str | None:
     return None
 
 
-def tensor_cores_unsupported(case: Case, device: DeviceKind) -> str | None:
-    """Why FP8 tensor cores cannot compute a case: Hopper's keep about 14 bits of a sum, which no tolerance of f32
-    allows."""
-    if device == "cpu" or not case.number_format("w").scale:
-        return None
-    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9):
-        return "FP8 tensor cores exist from compute capability 8.9 on"
-    return "FP8 tensor cores do not sum in f32" if case.precision == "f32" else None
-
-
 def grouped_mm_unsupported(case: Case, device: DeviceKind) -> str | None:
     if not case.number_format("w").scale:
         if device == "cuda" and case.precision != "bf16":
@@ -208,7 +199,7 @@ def grouped_mm_unsupported(case: Case, device: DeviceKind) -> str | None:
         return "torch._scaled_grouped_mm exists from compute capability 9.0 on"
     if case["k"] % ACCESS or case["n"] % ACCESS:
         return "torch._scaled_grouped_mm takes multiples of 16"
-    return tensor_cores_unsupported(case, device)
+    return fp8_unsupported(case, device)
 
 
 @operator.variant(
@@ -219,7 +210,7 @@ def grouped_mm_unsupported(case: Case, device: DeviceKind) -> str | None:
 def grouped_mm(
     x: Tensor, w: Tensor, ends: Tensor, x_scale: Tensor | None, w_scale: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    rows, weights, ends = aligned(x), aligned(w).mT, aligned(ends)
+    rows, weights, ends = aligned(x.contiguous()), aligned(w.contiguous()).mT, aligned(ends)
     if x_scale is None or w_scale is None:
         return torch._grouped_mm(rows, weights, ends)
     scales = aligned(x_scale.reshape(-1)), aligned(w_scale.flatten(1))
@@ -253,7 +244,8 @@ def _compiled() -> Callable[..., Tensor]:
 
 
 def triton_refused(case: Case, device: DeviceKind) -> str | None:
-    return triton_unsupported(case, device) or unaligned(case, device) or tensor_cores_unsupported(case, device)
+    refused = triton_unsupported(case, device) or unaligned(case, device)
+    return refused or (fp8_unsupported(case, device) if case.number_format("w").scale else None)
 
 
 try:
@@ -364,8 +356,8 @@ def triton_grouped(
         by_block = height > 1 or x_scale.shape[1] > 1 or w_scale.shape[2] > 1
     block_m, block_n, warps, stages = tile_of(tokens / experts, x.element_size(), by_block)
     block_k = BLOCK // x.element_size()
-    rows = TensorDescriptor.from_tensor(aligned(x), [block_m, block_k])
-    weights = TensorDescriptor.from_tensor(aligned(w).view(experts * n, k), [block_n, block_k])
+    rows = TensorDescriptor.from_tensor(aligned(x.contiguous()), [block_m, block_k])
+    weights = TensorDescriptor.from_tensor(aligned(w.contiguous()).view(experts * n, k), [block_n, block_k])
     # Every expert may have one tile that is not full.
     rows_of_tiles = triton.cdiv(tokens, block_m) + min(experts, tokens)
     arguments = (rows, weights, ends, x_scale, w_scale, y, n, k, experts, ends.stride(0), *strides)

@@ -19,6 +19,7 @@ from warpwatch.quantization import dequantize, format_of, spread
 
 from ._aligned import aligned
 from ._compiled import compiled
+from ._fp8 import fp8_unsupported
 
 Scale = Tensor | tuple[Tensor, Tensor]
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -139,16 +140,6 @@ def _compiled() -> Callable[..., Tensor]:
     return compiled(v2)
 
 
-def tensor_cores_unsupported(case: Case, device: DeviceKind) -> str | None:
-    """Why FP8 tensor cores cannot compute a case. Hopper's keep about 14 bits of a sum, which no tolerance of f32
-    allows."""
-    if device == "cpu":
-        return None
-    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9):
-        return "FP8 tensor cores exist from compute capability 8.9 on"
-    return "FP8 tensor cores do not sum in f32" if case.precision == "f32" else None
-
-
 def scaled_mm_unsupported(case: Case, device: DeviceKind) -> str | None:
     a, b = case.number_format("a"), case.number_format("b")
     if a.block != b.block or a.scale != "f32" or a.block[1]:
@@ -157,7 +148,7 @@ def scaled_mm_unsupported(case: Case, device: DeviceKind) -> str | None:
         return "cuBLAS takes multiples of 16"
     if device == "cuda" and a.element == b.element == "e5m2":
         return "cuBLAS multiplies no two e5m2 matrices"
-    return tensor_cores_unsupported(case, device)
+    return fp8_unsupported(case, device)
 
 
 @operator.variant(
@@ -177,7 +168,7 @@ def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, dtype: tor
 def triton_refused(case: Case, device: DeviceKind) -> str | None:
     if case.number_format("a").is_packed:
         return "the Triton kernel reads codes of eight bits"
-    return triton_unsupported(case, device) or tensor_cores_unsupported(case, device)
+    return triton_unsupported(case, device) or fp8_unsupported(case, device)
 
 
 try:

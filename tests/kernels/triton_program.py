@@ -19,8 +19,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from warpwatch.contract.number_formats import is_number_format, number_format
-
 ARCHS = (80, 90, 100)
 FIRST_ARCH = {"scaled_matmul": 89, "grouped_matmul": 89, "kv_attention": 89}
 """The first architecture with the number formats of an operator."""
@@ -79,9 +77,9 @@ def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
 
     from warpwatch.worker.harness.problem import CaseProblem
 
-    # Other sizes make the same code for other constants: the first case of each precision and direction, and of codes
-    # beside plain numbers, shows that it compiles.
-    chosen = {(case.precision, case.direction, has_codes(case)): case for case in reversed(cases)}
+    # Other sizes make the same code for other constants: the first case of each precision and direction shows that it
+    # compiles.
+    chosen = {(case.precision, case.direction): case for case in reversed(cases)}
     for arch in (arch for arch in ARCHS if arch >= FIRST_ARCH.get(operator.name, 0)):
         compiled = _instead_of_launching(arch)
         for case in chosen.values():
@@ -90,10 +88,6 @@ def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
                 problem.call(problem.data(7))()
         kernels = {kernel: len(code) for kernel, code in compiled.items()}
         say(operator=operator.name, variant=variant.name, arch=arch, kernels=kernels)
-
-
-def has_codes(case: Any) -> bool:
-    return any(is_number_format(str(size)) and number_format(size).scale for _, size in case.sizes)
 
 
 def _instead_of_launching(arch: int) -> dict[str, bytes]:
