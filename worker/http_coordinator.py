@@ -92,13 +92,18 @@ class HttpCoordinator:
         self._is_claiming = False
         self._address = address = f"{url.rstrip('/')}/api/v1/worker"
         headers = {"Authorization": f"Bearer {key}"}
-        self._client = httpx.Client(base_url=address, headers=headers, timeout=_TIMEOUT_SECONDS, limits=_LIMITS)
+        # One for both, because reading the certificates takes longer than a request.
+        tls = httpx.create_ssl_context()
+        self._client = httpx.Client(
+            base_url=address, headers=headers, timeout=_TIMEOUT_SECONDS, limits=_LIMITS, verify=tls
+        )
         self._claims = partial(
             httpx.AsyncClient,
             base_url=address,
             headers=headers,
             timeout=httpx.Timeout(_TIMEOUT_SECONDS, read=CLAIM_SECONDS[1] + _TIMEOUT_SECONDS),
             limits=_LIMITS,
+            verify=tls,
         )
         self._worker_id = self._last_run_id = self._inline_bytes = 0
 

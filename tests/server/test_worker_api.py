@@ -85,7 +85,7 @@ class Remote:
 
     def post(self, path: str, body: object = None, timeout: float = 60) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.key}"}
-        return httpx.post(f"{self.url}/api/v1/worker/{path}", headers=headers, json=body, timeout=timeout)
+        return httpx.post(f"{self.url}/api/v1/worker/{path}", headers=headers, json=body, timeout=timeout, verify=False)
 
     def run_path(self, job: ClaimedJob) -> str:
         return f"{self.coordinator._worker_id}/runs/{job.run_id}"
