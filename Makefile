@@ -6,19 +6,19 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip install --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
 LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-package warpwatch-example \
           --constraint constraints.in --extra dev pyproject.toml
-# Tests that assert times get a core for themselves, but for those of the worker's loop, which mostly wait. Others
-# share them, the longest first, in a process per core and two more, because half of the time they wait for children,
-# servers and browsers. Browsers have one of these: their event loop stays in it, and the service that all of them look
-# at is seeded once. Another follows it with about as much as each of the others has left by then.
+# Tests that assert times get a core for themselves. Others share them, the longest first, in a process per core and two
+# more, because half of the time they wait for children, servers and browsers. Those of the worker's loop, which wait
+# most, come first, so that they wait beside others. Browsers have one of these processes: their event loop stays in it,
+# and the service that all of them look at is seeded once. Another follows it with about as much as each of the others
+# has left by then.
 TIMED  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py)
-LOOP   := tests/worker/test_loop.py
-LONG   := $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) tests/kernels \
+LONG   := $(addprefix tests/worker/test_,loop.py proving.py execution.py up.py run.py) tests/kernels \
           $(addprefix tests/worker/test_,templates.py honest_builds.py exam.py definitions.py toolchains.py telemetry.py) \
           $(addprefix tests/worker/test_,working_tree.py turns.py bundle.py) \
           $(addprefix tests/server/test_,cards.py story.py creep.py backup.py command.py several_servers.py example.py)
 LATER  := tests/server/test_openapi.py tests/server/test_openapi_roles.py tests/security $(wildcard tests/test_*.py)
 OTHERS := tests/db tests/harness/test_*.py tests/pages tests/server/test_*.py tests/worker/test_*.py
-SHARED := $(LONG) $(filter-out $(LONG) $(LATER) $(TIMED) $(LOOP),$(wildcard $(OTHERS)))
+SHARED := $(LONG) $(filter-out $(LONG) $(LATER) $(TIMED),$(wildcard $(OTHERS)))
 PYTEST := $(BIN)/pytest
 # Plugins for tests of browsers and of made-up requests take a second to import, in each process, and that of hypothesis
 # reads every constant of our code for the few tests that it makes up values for, which find bugs without.
@@ -30,7 +30,7 @@ FORKS ?= $$(($$(nproc) + 1))
 # Many images switch byte code off, and then every process compiles all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help up ci test shared browsers later timed loop e2e nightly package coverage lint types migrations build libraries cuda check references shots examples lock vendor format hooks browser clean containers
+.PHONY: help up ci test shared browsers later timed e2e nightly package coverage lint types migrations build libraries cuda check references shots examples lock vendor format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,7 +43,7 @@ ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
 	@$(MAKE) --no-print-directory --jobs $(TESTERS) shared later
-	@$(MAKE) --no-print-directory --jobs $(TESTERS) timed loop
+	@$(MAKE) --no-print-directory timed
 endif
 
 shared: $(VENV)/.develop
@@ -58,15 +58,12 @@ later: browsers
 timed: $(VENV)/.develop
 	$(PYTEST) $(PLAIN) -n $$(nproc) --own-cpu $(TIMED)
 
-loop: $(VENV)/.develop
-	$(PYTEST) $(PLAIN) $(LOOP)
-
 # At a low priority, compilers take the cores that tests leave idle. Nothing runs there what is built for a GPU, so its
 # compilers check it for one architecture and hardly optimize, and make nightly builds libraries for all.
 # Where the browser has to be installed, the others do not wait for it.
 ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possible at the same time.
 	@$(MAKE) --no-print-directory --jobs 4 shared later lint types migrations libraries cuda ALSO=tests/package
-	@$(MAKE) --no-print-directory --jobs 2 timed loop
+	@$(MAKE) --no-print-directory timed
 
 e2e: $(VENV)/.develop browser  ## Measure ten, twenty-five and forty commits of known fate through the whole service; takes an hour.
 	$(BIN)/pytest tests/e2e $(ARGS)
