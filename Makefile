@@ -60,9 +60,9 @@ timed: $(VENV)/.develop
 
 # At a low priority, compilers take the cores that tests leave idle. Nothing runs there what is built for a GPU, so its
 # compilers check it for one architecture and hardly optimize, and make nightly builds libraries for all.
-# Where the browser has to be installed, the others do not wait for it.
+# Where the browser has to be installed, the others do not wait for it. Nobody reads what mypy would keep.
 ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possible at the same time.
-	@$(MAKE) --no-print-directory --jobs 4 shared later lint types migrations libraries cuda ALSO=tests/package
+	@$(MAKE) --no-print-directory --jobs 4 shared later lint types migrations libraries cuda ALSO=tests/package MYPY=--no-incremental
 	@$(MAKE) --no-print-directory timed
 
 e2e: $(VENV)/.develop browser  ## Measure ten, twenty-five and forty commits of known fate through the whole service; takes an hour.
@@ -94,7 +94,7 @@ lint: $(VENV)/.develop  ## Style of every file.
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.develop  ## Strict types.
-	$(BIN)/mypy
+	$(BIN)/mypy $(MYPY)
 
 migrations: $(VENV)/.develop  ## An upgraded empty database equals the models.
 	$(BIN)/warpwatch migrate --check
