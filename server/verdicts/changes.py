@@ -122,6 +122,7 @@ class _Walk:
         thresholds = thresholds_of(time_kind)
         self.alarm, self.level_readings = thresholds.alarm, thresholds.level_readings
         self.usual = thresholds.prior_between, PRIOR_WEIGHT
+        self.is_host_time = not time_kind.startswith("cuda")
         self.start, self.prior = 0, self.usual
         self.judged: dict[tuple[int, int, tuple[float, float]], Change | None] = {}
         """By head, first reading of the past, and prior: walks of neighbouring blocks mostly agree in them."""
@@ -207,10 +208,16 @@ class _Walk:
         return len(stays) >= SWITCHES and stay <= LONGER * max(stays)
 
     def _border(self, head: int, end: int, level: float, now: float) -> int:
-        """The index from `head` on at which two constant levels fit the readings best, by absolute deviations."""
+        """The index from `head` on at which two constant levels fit the readings best, by absolute deviations.
+
+        Other work on a host makes a run slower and never faster, so there a reading above a level counts as half a
+        shift at most: an outlier right before a step to slower is an outlier of the old level.
+        """
         best, cost, least = head, 0.0, 0.0
+        most = abs(now - level) / 2 if self.is_host_time else float("inf")
         for index in range(head, end - 1):
-            cost += abs(self.medians[index] - level) - abs(self.medians[index] - now)
+            old, new = (min(self.medians[index] - at, most) for at in (level, now))
+            cost += abs(old) - abs(new)
             if cost < least:
                 best, least = index + 1, cost
         return best

@@ -112,6 +112,14 @@ def test_an_outlier_is_forgotten_when_the_next_run_is_there() -> None:
     assert heads(readings[:22]) == heads(readings) == []
 
 
+def test_outliers_right_before_a_step_on_a_host_do_not_move_it() -> None:
+    """Two of the four runs before a step of 50 % were disturbed by other work, and some before and behind."""
+    disturbed = [1.0] * 7 + [1.8, 1.0, 1.0, 2.4, 1.0, 1.8, 2.6, 1.0, 1.0, 1.0, 1.0, 1.6, 1.0, 2.8, 1.0]
+    step, behind = len(disturbed), [1.5, 1.5, 1.5, 3.9, 1.5, 1.5, 3.2, 1.5, 1.5]
+    (found,) = find_changes(noisy(disturbed + behind, 0.01), "cpu reported", THRESHOLDS["cpu"].alarm)
+    assert found.base < step <= found.head
+
+
 def test_a_level_visited_before_is_no_change() -> None:
     draw = random.Random(3)
     slow = [False] * 12 + [True] + [draw.random() < 0.3 for _ in range(60)]
