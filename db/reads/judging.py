@@ -54,6 +54,7 @@ class KnownChange:
     asked: list[list[int]]
     """[base ordinal, head ordinal] of every trial that confirmed it or was to."""
     cause: str = Cause.HISTORY
+    ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ def list_known(session: Session, operator_id: int, device_id: int, oldest: int) 
            (SELECT coalesce(jsonb_agg(jsonb_build_array(one.ordinal, other.ordinal)), '[]') FROM trials
             JOIN commits AS one ON one.id = trials.base_commit_id JOIN commits AS other
                  ON other.id = trials.head_commit_id
-            WHERE regression_id = regressions.id AND purpose IN ('confirm', 'retry')) AS asked, cause
+            WHERE regression_id = regressions.id AND purpose IN ('confirm', 'retry')) AS asked, cause, ratio
     FROM regressions JOIN commits AS base ON base.id = regressions.base_commit_id
     JOIN commits AS head ON head.id = regressions.head_commit_id
     WHERE operator_id = :operator_id AND device_id = :device_id AND head.ordinal >= :oldest ORDER BY regressions.id

@@ -120,6 +120,14 @@ class VerdictWriter:
             self._write(facts.regression, next_step(RegressionContext(facts)))
         return True
 
+    def withdraw(self, regression_id: int) -> None:
+        """Dismisses a suspicion that nothing decides, because later readings show no such change."""
+        lock(self.session, regression_id)
+        state = judging.read_state(self.session, regression_id)
+        if state.verdict == Verdict.SUSPECTED and state.settled_at is not None:
+            decide(self.session, regression_id, Verdict.DISMISSED)
+            _note(self.session, regression_id, "later readings show no such change")
+
     def _write(self, regression: RegressionState, step: Step) -> None:
         session = self.session
         match step:

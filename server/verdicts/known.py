@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from warpwatch.contract.words import ChangeDirection, Verdict
 from warpwatch.db.reads.judging import KnownChange
@@ -59,13 +59,18 @@ class KnownRegressions:
     def is_unpaired(self, series_id: int, direction: str, base: int, head: int) -> bool:
         """Whether a suspicion that nothing can decide overlaps: as readings come, its ends move by some commits."""
         return any(
-            change.direction == direction
-            and change.verdict == Verdict.SUSPECTED
-            and change.is_settled
-            and change.base_ordinal < head
-            and base < change.head_ordinal
-            for change in self._of(series_id)
+            change.direction == direction and change.base_ordinal < head and base < change.head_ordinal
+            for change in self.unpaired()
+            if series_id in change.series
         )
+
+    def unpaired(self) -> list[KnownChange]:
+        """The suspicions that nothing decides."""
+        return [change for change in self._changes if change.verdict == Verdict.SUSPECTED and change.is_settled]
+
+    def without(self, withdrawn: Collection[KnownChange]) -> KnownRegressions:
+        """The same changes but for these."""
+        return KnownRegressions([change for change in self._changes if change not in withdrawn])
 
     def is_tried(self, series_id: int, base: int, head: int) -> bool:
         """Whether a trial of a series covers this range, or is going to."""

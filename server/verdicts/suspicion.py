@@ -12,11 +12,12 @@ from statistics import median
 
 from warpwatch.contract.measurement import DEVICE_TIMES
 from warpwatch.contract.words import Cause, ChangeDirection, Signal, Status
+from warpwatch.db.reads.judging import KnownChange
 from warpwatch.db.reads.observed import BAD, CheckRow, ObservedReading
 from warpwatch.db.regressions import SuspectedSeries
 from warpwatch.server.verdicts.bar import SuspicionBar
 from warpwatch.server.verdicts.cards import CardOffset
-from warpwatch.server.verdicts.changes import EDGE, LEVEL, Change, find_changes
+from warpwatch.server.verdicts.changes import AFTER, EDGE, LEVEL, Change, find_changes
 from warpwatch.server.verdicts.creep import CreepRule, ReleaseLevel, find_creep, find_release_creep
 from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
@@ -194,6 +195,22 @@ class SeriesWindow:
             is_large = abs(head.median_ns - base.median_ns) >= thresholds.suspicion.least_ns
             if severity(ratio) > 1 + least and is_large and before < thresholds.level_readings:
                 yield base, head, ratio
+
+    def has_lost(self, change: KnownChange) -> bool:
+        """Whether a few later readings show that a suspected change was none, or another one."""
+        before = sum(level.ordinal < change.head_ordinal for level in self.levels)
+        behind = sum(level.ordinal > change.head_ordinal for level in self.levels)
+        # One later reading may be disturbed itself.
+        is_seen = before >= thresholds_of(self.time_kind).alarm.least_before and 1 < behind < AFTER
+        return is_seen and not any(self._is_same(item, change) for item in self.changes)
+
+    def _is_same(self, change: Change, known: KnownChange) -> bool:
+        """Whether history shows a known change, in about its place and of about its size."""
+        base, head = (self.rows[index].ordinal for index in (change.base, change.head))
+        if direction_of(change.ratio) != known.direction or head <= known.base_ordinal or known.head_ordinal <= base:
+            return False
+        share = log(change.ratio) / log(known.ratio) if known.ratio and known.ratio != 1 else 1.0
+        return (base, head) == (known.base_ordinal, known.head_ordinal) or 0.5 <= share <= 2
 
     def creep(self, asked: Sequence[tuple[int, int]]) -> tuple[CommitLevel, CommitLevel, float] | None:
         """The last commit of the best level, or a release, and the newest commit, with the ratio of the levels, where
@@ -382,6 +399,25 @@ def find_suspicions(
     return [
         NewSuspicion(base, head, direction, items[0].ratio, tuple(item.series for item in items), items[0].cause)
         for (base, head, direction), items in _by_range(series, FEW_PAIRS if is_raised else MAX_PAIRS).items()
+    ]
+
+
+def find_withdrawn(windows: Sequence[SeriesWindow], known: KnownRegressions) -> list[KnownChange]:
+    """The suspicions that nothing decides and that no series shows any more, as later readings came.
+
+    Such a suspicion may come of a single reading, which other work on its host disturbed. What AFTER readings show is
+    a change of level and stays. windows: those of the rule for suspicions beside those of the rule for alarms, which
+    opened them: while either shows a change it stays, so that none comes and goes.
+    """
+    by_series: dict[int, list[SeriesWindow]] = defaultdict(list)
+    for window in windows:
+        by_series[window.first.series_id].append(window)
+    return [
+        change
+        for change in known.unpaired()
+        if not change.asked
+        and by_series.keys() >= set(change.series)
+        and all(window.has_lost(change) for number in change.series for window in by_series[number])
     ]
 
 

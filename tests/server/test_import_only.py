@@ -74,3 +74,25 @@ def test_a_step_at_the_seventeenth_of_24_files_is_told_everywhere(
     assert set(runs) == set(lab.shas)
     shown = [lab.shas.index(sha) for sha, run in runs.items() if "suspected" in run["output"]["title"]]
     assert shown == [STEP], "the commit itself, as soon as its file is there"
+
+
+@pytest.mark.parametrize("is_step", [False, True], ids=["nothing", "step"])
+def test_an_outlier_of_a_busy_host_is_withdrawn_and_hides_no_step(
+    client: TestClient, lab: Lab, settings: Settings, database: Database, is_step: bool
+) -> None:
+    git.update_mirror(str(lab.source), settings.home)
+    judge, behind = Judge(settings, database), 130.0 if is_step else 100.0
+    times = [100.0, 100.3, 99.8, 100.1, 100.2, 99.9, 100.0, 100.1, 230.0, behind, behind + 0.2, behind + 0.1]
+    for sha, microseconds in zip(lab.shas, times, strict=False):
+        assert post(client, sha, results(microseconds)).status_code == 201
+        if microseconds == 230.0:
+            judge.sweep()
+            (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
+            assert (row["base_sha"], row["head_sha"]) == (lab.shas[7], lab.shas[8])
+    judge.sweep()
+    shown = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
+    assert [(item["base_sha"], item["head_sha"]) for item in shown] == [(lab.shas[7], lab.shas[9])] * is_step
+    assert [item["ratio"] for item in shown] == pytest.approx([1.3] * is_step, abs=0.01)
+    page = client.get(f"/regressions/{row['id']}").text
+    assert "later readings show no such change" in page
+    assert "1 suspected" in client.get("/api/v1/badges/kernels.svg").text or not is_step
