@@ -103,7 +103,7 @@ class JudgementRow:
 @dataclass(frozen=True, slots=True)
 class JudgedJob:
     """One job of an open judgement. outcome: contract.outcome.Outcome as JSON, None where it has none. seconds: of
-    device time."""
+    device time. longest: those of its longest run."""
 
     id: int
     kind: str
@@ -114,6 +114,7 @@ class JudgedJob:
     seed: int | None
     outcome: dict[str, Any] | None
     seconds: float
+    longest: float
     card: str | None
 
 
@@ -261,13 +262,14 @@ def list_judged_jobs(session: Session, submission_id: int) -> list[JudgedJob]:
     sql = """
     SELECT jobs.id, jobs.kind, jobs.state, jobs.reason, jobs.spec, sealed_jobs.cases, sealed_jobs.seed,
            coalesce(sealed_jobs.outcome, patch_outcomes.outcome) AS outcome, coalesce(spent.seconds, 0) AS seconds,
-           spent.card
+           coalesce(spent.longest, 0) AS longest, spent.card
     FROM jobs LEFT JOIN sealed_jobs ON sealed_jobs.job_id = jobs.id
     LEFT JOIN patch_outcomes ON patch_outcomes.job_id = jobs.id
     LEFT JOIN LATERAL (
-        SELECT sum(extract(epoch FROM coalesce(finished_at, now()) - started_at))::float AS seconds,
-               max(cards.key) AS card
-        FROM runs LEFT JOIN cards ON cards.id = runs.card_id WHERE runs.job_id = jobs.id
+        SELECT sum(run.seconds) AS seconds, max(run.seconds) AS longest, max(cards.key) AS card
+        FROM runs CROSS JOIN LATERAL (
+            SELECT extract(epoch FROM coalesce(finished_at, now()) - started_at)::float AS seconds
+        ) AS run LEFT JOIN cards ON cards.id = runs.card_id WHERE runs.job_id = jobs.id
     ) AS spent ON true
     WHERE jobs.submission_id = :id ORDER BY jobs.id
     """

@@ -91,8 +91,9 @@ _COUNT_WAITING = text("""
 SELECT count(*) FROM jobs JOIN devices ON devices.id = jobs.device_id
 WHERE devices.key = :device_key AND jobs.state = 'queued' AND (jobs.not_before IS NULL OR jobs.not_before <= now())
 """)
+# A sealed job makes no room between two measurements, because that would show when each of them ends.
 _OWNERSHIP = """
-runs.attempt, jobs.state, jobs.attempt AS current, EXISTS (
+runs.attempt, jobs.state, jobs.attempt AS current, NOT jobs.spec ? 'sealed' AND EXISTS (
     SELECT FROM jobs AS waiting
     WHERE waiting.device_id = jobs.device_id AND waiting.state = 'queued' AND waiting.priority > jobs.priority
 ) AS is_urgent
@@ -387,7 +388,8 @@ def _end(
 ) -> None:
     # Writing the results takes a part of the transaction, which `now()` would leave out.
     ended_at = func.clock_timestamp()
-    message = SEALED_MESSAGE if message and job.spec.sealed else message
+    if job.spec.sealed:
+        message, reason = SEALED_MESSAGE if message else "", None
     run.state, run.message, run.reason, run.finished_at = run_state, storable(message), reason, ended_at
     job.state, job.message, job.reason, job.progress = job_state, storable(message), reason, None
     if job_state == JobState.QUEUED:

@@ -19,7 +19,7 @@ _MOST_URGENT = 100
 _URGENT = """
 WITH mine AS (
     SELECT jobs.id, jobs.device_id, jobs.priority FROM runs JOIN jobs ON jobs.id = runs.job_id
-    WHERE runs.id = :run_id AND runs.state = 'running'
+    WHERE runs.id = :run_id AND runs.state = 'running' AND NOT jobs.spec ? 'sealed'
 ), urgent AS (
     SELECT waiting.id FROM mine JOIN jobs AS waiting ON waiting.device_id = mine.device_id
     WHERE waiting.state = 'queued' AND waiting.priority > mine.priority
@@ -33,7 +33,7 @@ SELECT id FROM urgent OFFSET (
       AND NOT EXISTS (SELECT FROM runs WHERE worker_id = workers.id AND runs.state = 'running')
 ) + (
     SELECT count(*) FROM mine JOIN jobs AS other ON other.device_id = mine.device_id
-    WHERE other.state = 'running' AND other.kind = ANY(:resumable)
+    WHERE other.state = 'running' AND other.kind = ANY(:resumable) AND NOT other.spec ? 'sealed'
       AND (other.priority < mine.priority OR other.priority = mine.priority AND other.id > mine.id)
 ) LIMIT 1
 """
@@ -43,7 +43,7 @@ def find_urgent(session: Session, run_id: int, resumable: Sequence[str], lease_s
     """The queued job that this run makes room for at its next opportunity; None where it may go on.
 
     Of several runs only as many make room as urgent jobs wait for want of an idle worker. resumable: kinds of jobs that
-    make room.
+    make room; a sealed job of a judgement never does.
     """
     values = {"run_id": run_id, "limit": _MOST_URGENT, "lease": lease_seconds, "resumable": list(resumable)}
     job_id: int | None = session.scalar(text(_URGENT), values)

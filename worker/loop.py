@@ -170,7 +170,7 @@ class _Worker:
         """Executes a job and writes how it ended."""
         self.idle_since = None
         JOB_ID.set(job.job_id)
-        request = job.request
+        request, begin = job.request, time.monotonic()
         _log.info(
             "job %d: %s %s at %s, attempt %d", job.job_id, request.kind, request.operator, request.sha[:12], job.attempt
         )
@@ -186,6 +186,7 @@ class _Worker:
                 ended = self._run(job, reporter, stack)
             finally:
                 log = reporter.close()
+            self._await_step(job, ended, begin)
             reason = self._end(job, ended, log, span)
         self._pause_after(reason, request.sha)
         self.idle_since = time.monotonic()
@@ -225,6 +226,13 @@ class _Worker:
             else "this machine works without this commit, which therefore loses an attempt"
         )
         return trouble is not None
+
+    def _await_step(self, job: ClaimedJob, ended: Outcome | Stopped | CannotRunError, begin: float) -> None:
+        """Holds the device until the end of a sealed job's step, however the job ended: everybody whose job comes next
+        sees when the device is free, and kernel code chooses how long it takes."""
+        is_taken = isinstance(ended, Stopped) and ended.reason in (LOST, STOPPING)
+        if job.request.spec.step_seconds is not None and not is_taken:
+            self._stop_requested.wait((begin - time.monotonic()) % job.request.spec.step_seconds)
 
     def _end(
         self, job: ClaimedJob, ended: Outcome | Stopped | CannotRunError, log: str, span: telemetry.OpenSpan

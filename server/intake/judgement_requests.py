@@ -67,14 +67,22 @@ class JudgedOperator(BaseModel):
 
 
 class JudgementRules(BaseModel):
-    """The owner's file. seconds: of device time for one judgement. open, per_day: judgements of one client."""
+    """The owner's file. seconds: of device time for one judgement. step: seconds that each of its three sealed jobs
+    takes. open, per_day: judgements of one client."""
 
     model_config = ConfigDict(extra="forbid")
     seconds: float = Field(default=600, ge=1, le=86_400)
+    step: int = Field(default=60, ge=1, le=3600)
     open: int = Field(default=3, ge=1, le=10)
     per_day: int = Field(default=20, ge=1, le=10_000)
     leaderboard: bool = False
     judged: list[JudgedOperator] = Field(min_length=1, max_length=1000)
+
+    @model_validator(mode="after")
+    def _has_time_for_its_steps(self) -> JudgementRules:
+        if self.seconds < 4 * self.step:
+            raise ValueError("set `seconds` to at least four times `step`: three sealed jobs take a step each")
+        return self
 
 
 class JudgementRequest(BaseModel):
@@ -141,7 +149,7 @@ def take_judgement(
         "hidden_set": _mark(settings, judged),
         "budget_seconds": rules.seconds,
     }
-    sealed = _sealed_jobs(jobs)
+    sealed = _sealed_jobs(jobs, rules.step)
     with database.session() as session:
         opened = _take_turn(session, rules, client)
         # The first open judgement of every client comes before the second of anybody.
@@ -222,12 +230,12 @@ def _expect_code_only(sources: Sources, stored: StoredPatch, operator: str) -> N
         raise Problem(422, REFUSED, [FieldError(field="patch", message=message, remedy=f"change {operator}")])
 
 
-def _sealed_jobs(jobs: list[PlannedJob]) -> list[PlannedJob]:
+def _sealed_jobs(jobs: list[PlannedJob], step: int) -> list[PlannedJob]:
     """The jobs of the hidden cases, whose rows name none: a check, a bench for cheats that only a timer sees, and the
     comparison. They come last, so that a child that knows hidden cases measures no public case."""
     sealed: dict[str, PlannedJob] = {}
     for job in jobs:
-        spec = replace(job.spec, cases=None, pairs=None, known=None, sealed=True)
+        spec = replace(job.spec, cases=None, pairs=None, known=None, sealed=True, step_seconds=step)
         sealed[job.kind] = replace(job, spec=spec)
     check, compare = sealed[JobKind.CHECK], sealed[JobKind.COMPARE]
     return [check, replace(check, kind=JobKind.BENCH), compare]

@@ -29,8 +29,17 @@ _PRIVATE_FACTS = ("variables", "image")
 """Of an environment; see db.published."""
 _ORDER = tuple(JudgementVerdict)
 _ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-FINAL = (JudgementVerdict.CHEATS, JudgementVerdict.WRONG, JudgementVerdict.CANNOT_BUILD, JudgementVerdict.FAILED)
+FINAL = (
+    JudgementVerdict.CHEATS,
+    JudgementVerdict.WRONG,
+    JudgementVerdict.CANNOT_BUILD,
+    JudgementVerdict.FAILED,
+    JudgementVerdict.OVER_BUDGET,
+)
 """Verdicts that no further measurement can better."""
+MOST_STEPS = 1.5
+"""Of a sealed job, which takes one step. A second one means over budget, whatever the job found: otherwise the number
+of steps would tell something besides the verdict. Half a step is for the server's and the worker's own work."""
 _OF_STATUS = {
     Status.WRONG: JudgementVerdict.WRONG,
     Status.BUILD_FAILED: JudgementVerdict.CANNOT_BUILD,
@@ -61,6 +70,8 @@ def has_ended(jobs: Sequence[JudgedJob]) -> bool:
 
 def judge_cases(jobs: Sequence[JudgedJob], device_kind: str) -> JudgedCases:
     """The verdict on the jobs of public, or of hidden cases."""
+    if any(job.longest > MOST_STEPS * job.spec.step_seconds for job in jobs if job.spec.step_seconds is not None):
+        return JudgedCases(JudgementVerdict.OVER_BUDGET)
     found: set[JudgementVerdict] = set()
     pairs: list[JudgedPair] = []
     for job in jobs:

@@ -24,7 +24,7 @@ from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.data_folder import judgements_folder, secret_paths
 from warpwatch.contract.outcome import Comparison, Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest
-from warpwatch.contract.words import Fault, JobKind, Status
+from warpwatch.contract.words import Fault, JobKind, Reason, Status
 from warpwatch.db import registry, runs
 from warpwatch.db.database import Database
 from warpwatch.server.receipts import ReceiptError, public_keys, receipt_key, sign_receipt, verify_receipt
@@ -54,6 +54,7 @@ def v1(x):
 FASTER = {"kernels/square.py": OPERATOR.replace("return helper(x)", "return helper(x) + 0")}
 RULES = f"""
 seconds = 60
+step = 10
 per_day = 5
 open = 2
 [[judged]]
@@ -224,7 +225,7 @@ def write(lab: Lab, how: str, job: int, run: int, request: JobRequest) -> None:
         runs.append_log(session, run, LEAK)
         runs.set_progress(session, run, 3, 7, LEAK, ("v1", HIDDEN))
         if how == "failure":
-            runs.fail_run(session, run, LEAK, retry=False)
+            runs.fail_run(session, run, LEAK, retry=False, reason=Reason.INTERNAL_ERROR)
         elif how == "retried":
             runs.fail_run(session, run, LEAK, retry=True)
         elif how == "lost":
@@ -253,6 +254,7 @@ def test_nothing_that_is_told_names_a_hidden_case(
     assert PUBLIC in told
     assert "8191" not in told
     assert LEAK not in told
+    assert Reason.INTERNAL_ERROR not in told, "a kernel may choose how its job fails"
     assert not [seed for seed in {str(request.spec.seed) for _, _, request in begun} if seed in told]
 
 
@@ -377,12 +379,50 @@ def test_a_budget_ends_a_judgement(client: TestClient, lab: Lab, keeper: Judgeme
     assert client.get(f"{API}/judgements/{row['id']}").json()["verdict"] == "over_budget"
 
 
+def test_a_sealed_job_that_takes_a_second_step_tells_nothing_else(
+    client: TestClient, lab: Lab, keeper: JudgementKeeper
+) -> None:
+    """Its time is what kernel code chooses, so its time and a word together would tell more than the word."""
+    row = ask(client).json()
+    begun = sealed_runs(client, lab, row)
+    assert [request.spec.step_seconds for _, _, request in begun] == [10] * 3
+    for job, run, request in begun[:2]:
+        write(lab, "outcome", job, run, request)
+    with lab.database.session() as session:
+        late = {"run": begun[1][1]}
+        session.execute(text("UPDATE runs SET started_at = finished_at - interval '20 seconds' WHERE id = :run"), late)
+    for _ in range(2):
+        keeper.sweep()
+    ended = client.get(f"{API}/judgements/{row['id']}").json()
+    assert ended["verdict"] == "over_budget"
+    assert statement_of(client, ended)["hidden"]["verdict"] == "over_budget", "not wrong, which it was as well"
+
+
+def test_a_judgement_that_fails_keeps_no_other_waiting(
+    client: TestClient, lab: Lab, keeper: JudgementKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [ask(client).json() for _ in range(2)]
+    for row in rows:
+        finish(lab, client, row)
+    with lab.database.session() as session:
+        session.execute(text("UPDATE patch_outcomes SET outcome = '{}' WHERE job_id = 1"))
+    for _ in range(2):
+        keeper.sweep()
+    states = [client.get(f"{API}/judgements/{row['id']}").json()["state"] for row in rows]
+    assert states == ["pending", "ended"]
+    assert [record.message for record in caplog.records if record.name.endswith("judgement_keeper")] == [
+        "judgement 1 could not be judged; the others go on"
+    ], "it is looked at again after a pause, and not at every sweep"
+
+
 def test_the_owners_file_is_never_quoted(client: TestClient, settings: Settings) -> None:
     rules = judgements_folder(settings.home) / "rules.toml"
     rules.write_text(RULES + 'hidden = "twice"\n')
     answer = ask(client)
     assert answer.status_code == 503
     assert "8191" not in answer.text
+    rules.write_text(RULES.replace("step = 10", "step = 20"))
+    assert ask(client).status_code == 503, "three steps leave too little of the seconds"
     rules.write_text(RULES)
     assert "8191" not in ask(client, operator="cube").text
     assert ask(client, repository="other").status_code == 422

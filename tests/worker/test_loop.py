@@ -198,8 +198,9 @@ class Fleet:
         self.workers.append(worker)
         return worker
 
-    def submit(self, *variants: str, priority: int = 0) -> int:
-        spec = JobSpec(variants=list(variants))
+    def submit(self, *variants: str, priority: int = 0, step_seconds: int | None = None) -> int:
+        """step_seconds: of a sealed job, None for any other."""
+        spec = JobSpec(variants=list(variants), sealed=step_seconds is not None, step_seconds=step_seconds)
         job = submissions.NewJob("check", self.commit_id, self.operator_id, self.device_id, spec)
         new = submissions.NewSubmission(self.repository_id, {}, [job], priority=priority)
         with self.database.session() as s:
@@ -380,6 +381,29 @@ def test_a_running_job_makes_room_for_a_more_urgent_one_and_goes_on(fleet: Fleet
     assert yielded.finished_at <= hurried.started_at < hurried.finished_at <= ended.started_at
     assert fleet.results(job) == [(2, "ok"), (2, "ok")]
     assert "check held" not in fleet.log(job).split("kept from an interrupted run")[1], "nothing is measured twice"
+
+
+def test_a_sealed_job_takes_whole_steps_whatever_happens_meanwhile(fleet: Fleet) -> None:
+    step = 2
+    fleet.hold.touch()
+    cancelled = fleet.submit("held", step_seconds=step)
+    fleet.until_held(cancelled)
+    with fleet.database.session() as s:
+        submissions.cancel_job(s, cancelled)
+    fleet.until(lambda: fleet.runs(cancelled)[0].state == "cancelled")
+    job = fleet.submit("held", "after", step_seconds=step)
+    fleet.until_held(job)
+    urgent = fleet.submit("prompt", priority=1)
+    time.sleep(2 * HttpCoordinator.poll_seconds)
+    fleet.hold.unlink()
+    fleet.until(lambda: fleet.job(urgent).state == "done")
+    (sealed,), (hurried,) = fleet.runs(job), fleet.runs(urgent)
+    assert sealed.state == "done", "it made room for nothing"
+    for run, after in ((fleet.runs(cancelled)[0], sealed), (sealed, hurried)):
+        assert run.finished_at is not None
+        assert run.finished_at <= after.started_at, "nobody sees earlier that the device is free"
+        # The worker hears of its job a moment after it has begun, and counts from there.
+        assert (run.finished_at - run.started_at).total_seconds() >= step
 
 
 def test_results_outlive_a_connection_that_breaks(fleet: Fleet) -> None:

@@ -35,7 +35,7 @@ OTHER: dict[str, tuple[JobKind, Any]] = {
     "toolchains": (JobKind.COMPARE, ("triton-3.6", "triton-3.7")),
 }
 """A value that is not the default for every field, and a kind of job that it means something to."""
-OF_A_SERVER = {"sealed"}
+OF_A_SERVER = {"sealed", "step_seconds"}
 """Fields that only the jobs of a server's judgements have, and no command."""
 
 

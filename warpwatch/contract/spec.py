@@ -72,6 +72,7 @@ class JobSpec:
     comparison, the old and the new toolchain; see worker.toolchains. Each builds and runs both commits, where there are
     two. A name that `name_environment` made asks for whichever of them gives that environment. sealed: of a judgement,
     whose cases and seed are stored apart and nobody but a worker gets; its child leaves nothing to later children.
+    step_seconds: a sealed job ends at a multiple of this after its begin, so that its time tells nothing.
     """
 
     suite: str = "quick"
@@ -88,6 +89,7 @@ class JobSpec:
     known: KnownNames | None = None
     toolchains: tuple[str, str] | None = None
     sealed: bool = False
+    step_seconds: int | None = None
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> JobSpec:

@@ -191,8 +191,9 @@ class JudgementVerdict(StrEnum):
     """Verdict of a judgement. The worst of its cases decides, in this order.
 
     cheats: a fault of CHEATS. wrong. cannot_build. failed: crashed, timed out, ran out of memory, or was not measured
-    on every case. over_budget: its device seconds ran out. cancelled: by a person. slower, faster: on a case, and no
-    case says the opposite; slower and faster on two cases is `mixed`. same: no case differs, as far as the rounds tell.
+    on every case. over_budget: its device seconds or those of a sealed job ran out. cancelled: by a person. slower,
+    faster: on a case, and no case says the opposite; slower and faster on two cases is `mixed`. same: no case differs,
+    as far as the rounds tell.
     """
 
     CHEATS = "cheats"
