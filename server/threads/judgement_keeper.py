@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from warpwatch.contract.words import JudgementVerdict
 from warpwatch.db.database import Database
+from warpwatch.db.errors import EngineError
 from warpwatch.db.judgements import OpenJudgement, decide, end_judgement, list_judged_jobs, list_open
 from warpwatch.db.reads.query import Session
 from warpwatch.db.submissions import cancel_submission
@@ -15,20 +17,35 @@ from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings
 
 PAUSE_SECONDS = 1.0
+FAILED_PAUSE_SECONDS = 60.0
+"""Before a judgement is looked at again that could not be judged."""
+_log = logging.getLogger(__name__)
 
 
 class JudgementKeeper(Background):
-    """Looks at every open judgement once a second."""
+    """Looks at every open judgement once a second. What goes wrong with one of them stays with it."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
         super().__init__("judgements", "judgements of patches", PAUSE_SECONDS)
         self._settings = settings
         self._database = database
+        self._failed: dict[int, float] = {}
+        """When to look again at judgements that could not be judged, by their ids."""
 
     def sweep(self) -> None:
         with self._database.session() as session:
             for judgement in list_open(session):
-                self._follow(session, judgement)
+                if time.monotonic() < self._failed.get(judgement.id, 0.0):
+                    continue
+                try:
+                    with session.begin_nested():
+                        self._follow(session, judgement)
+                    self._failed.pop(judgement.id, None)
+                except EngineError:
+                    raise
+                except Exception:  # noqa: BLE001 - one judgement must not keep the others, whatever is wrong with it.
+                    self._failed[judgement.id] = time.monotonic() + FAILED_PAUSE_SECONDS
+                    _log.exception("judgement %d could not be judged; the others go on", judgement.id)
 
     def _follow(self, session: Session, judgement: OpenJudgement) -> None:
         """Decides what can be decided; the receipt is written once no job of the judgement runs any more."""
@@ -42,8 +59,7 @@ class JudgementKeeper(Background):
         elif verdict is None and sum(job.seconds for job in jobs) > judgement.budget_seconds:
             verdict = JudgementVerdict.OVER_BUDGET
         if number is not None and not has_ended(jobs):
-            is_decided = verdict in FINAL or verdict is JudgementVerdict.OVER_BUDGET
-            if verdict is not None and is_decided and judgement.verdict is None:
+            if verdict is not None and verdict in FINAL and judgement.verdict is None:
                 decide(session, judgement.id, verdict)
                 cancel_submission(session, number)
             return
