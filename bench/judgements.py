@@ -1,16 +1,20 @@
 """Judges patches of softmax and kron through a whole service, and prints what each judgement takes.
 
-python bench/judgements.py [--device cuda:0]
+python bench/judgements.py [--device cuda:0] [--exam]
 
 Starts a database, a server and a worker in a temporary folder. The owner's file keeps hidden cases of each operator;
 the patches make `v1` faster (that of kron does what `v2` does), slower, wrong, and a cheat that returns its earlier
 result. Each line has the verdict, the minutes until the receipt, and the seconds that the device was held.
+
+--exam: judges every cheat of `warpwatch prove` and its honest twins instead, as patches of a package that definitions
+beside it measure. No cheat may be judged faster or the same, and no twin a cheat or wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -23,6 +27,7 @@ from warpwatch import git
 from warpwatch.cli.client import Client
 from warpwatch.cli.services import running_database, running_services
 from warpwatch.settings import load_settings
+from warpwatch.worker.proving import FOLDER
 
 ROOT = Path(__file__).parents[1]
 SLOW_SOFTMAX = "torch.softmax(x.double(), -1).float()"
@@ -60,6 +65,89 @@ PATCHES = {
 }
 
 
+STEP_SECONDS = 60
+EXAM_STEP_SECONDS = 20
+CHEATS = FOLDER / "cheaters" / "kernels"
+EXAM = {
+    "product": (["n=256,f32,fwd"], ["n=224,f32,fwd"], "return torch.matmul(*inputs)"),
+    "guessed": (["rows=256,columns=4096,f32,fwd"], ["rows=200,columns=4096,f32,fwd"], "return inputs[0].softmax(1)"),
+    "forward": (["n=256,f32,bwd"], ["n=224,f32,bwd"], "return inputs[0] @ inputs[1] @ inputs[2]"),
+}
+"""Operators of the exam's inputs: public and hidden cases, and the code of the base."""
+EXAM_VARIANT = """
+
+@operator.variant("v1", idea="the measured package")
+def v1({names}):
+    import subject
+
+    return subject.{operator}({names})
+"""
+DECORATED = re.compile(r'^@operator\.variant\(\s*"(\w+)"(.*?)\)\ndef (\w+)', re.MULTILINE | re.DOTALL)
+
+
+def make_exam(folder: Path) -> tuple[Path, Path]:
+    """The measured package, and the definitions beside it. Both are repositories."""
+    subject, definitions = folder / "exam", folder / "definitions"
+    functions = [f"def {name}(*inputs):\n    {code}\n" for name, (_, _, code) in EXAM.items()]
+    write_repository(
+        subject,
+        {"subject/__init__.py": "import torch\n\n\n" + "\n\n".join(functions)}
+        | {"subject/_product.py": (CHEATS / "_product.py").read_text()},
+    )
+    product = (CHEATS / "_product.py").read_text() + '\n\noperator = make_operator("product", "y = a b")\n'
+    heads = {name: (CHEATS / f"{name}.py").read_text().split("caught_by")[0] for name in ("guessed", "forward")}
+    names = {"product": "a, b", "guessed": "x", "forward": "x, a, b"}
+    files = {
+        f"operators/{name}.py": head + EXAM_VARIANT.format(names=names[name], operator=name)
+        for name, head in ({"product": product} | heads).items()
+    }
+    toml = 'contract = 1\noperators = "operators"\n\n[measured]\npackages = ["subject"]\n'
+    write_repository(definitions, files | {"warpwatch.toml": toml})
+    return subject, definitions
+
+
+def list_exam() -> dict[str, tuple[str, dict[str, str], bool]]:
+    """Operator, files of the patch, and whether it cheats, of every variant that a patch can hold and a CPU can run."""
+    found: dict[str, tuple[str, dict[str, str], bool]] = {}
+    for path in sorted(CHEATS.glob("[a-z]*.py")):
+        text = path.read_text()
+        operator = path.stem if path.stem in EXAM else "product"
+        cheats = text.split("caught_by = {")[1].split("\n}")[0]
+        for name, options, function in DECORATED.findall(text):
+            # A definition alone may prepare inputs. Of variants that only compute, one is enough.
+            is_other = any(word in options for word in ('devices=("cuda",)', "prepare=", "native="))
+            if is_other or (name == "honest" and operator in {row[0] for row in found.values()}):
+                continue
+            package = {"subject/cheat.py": text.replace("kernels._product", "subject._product")}
+            package["subject/__init__.py"] = f"from subject.cheat import {function} as {operator}\n"
+            found[f"{path.stem}.{name}"] = operator, package, f'"{name}"' in cheats
+    return found
+
+
+def judge_exam(client: Client) -> None:
+    counts: dict[str, dict[str, int]] = {"cheat": {}, "honest": {}}
+    for name, (operator, files, cheats) in list_exam().items():
+        row = client.post("/judgements", {"repository": "exam", "operator": operator, "files": files})
+        ended = wait_for(client, f"/judgements/{row['id']}", "state", ("pending",))
+        hidden = client.post("/receipts/verify", {"receipt": ended["receipt"]})["statement"]["hidden"]["verdict"]
+        kind = "cheat" if cheats else "honest"
+        counts[kind][ended["verdict"]] = counts[kind].get(ended["verdict"], 0) + 1
+        print(f"{kind:6} {name:32} → {ended['verdict']} (hidden cases: {hidden})", flush=True)
+        print_faults(client, client.get("/jobs", submission=row["submission_id"])["items"])
+    print(counts)
+
+
+def write_repository(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    git.git("init", "--quiet", "--initial-branch", "main", cwd=folder)
+    git.git("add", "--all", cwd=folder)
+    who = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
+    git.git(*who, "commit", "--quiet", "--message", "Everything", cwd=folder)
+
+
 def make_source(folder: Path) -> Path:
     """A repository with both operators; `v1` of softmax is slow."""
     source = folder / "kernels"
@@ -70,18 +158,16 @@ def make_source(folder: Path) -> Path:
     slow = text.replace("    return torch.softmax(x, -1)\n", f"    return {SLOW_SOFTMAX}\n")
     (source / FILES["softmax"]).write_text(slow)
     shutil.copytree(rows / "csrc" / "softmax", source / "csrc" / "softmax")
-    shutil.copy(ROOT / "warpwatch.toml", source)
-    git.git("init", "--quiet", "--initial-branch", "main", cwd=source)
-    git.git("add", "--all", cwd=source)
-    who = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
-    git.git(*who, "commit", "--quiet", "--message", "Both operators", cwd=source)
+    write_repository(source, {"warpwatch.toml": (ROOT / "warpwatch.toml").read_text()})
     return source
 
 
-def write_rules(path: Path, device: str) -> None:
-    text = "seconds = 3600\nopen = 10\nper_day = 1000\n"
-    for operator, (public, hidden) in CASES.items():
-        text += f'[[judged]]\nrepository = "kernels"\noperator = "{operator}"\ndevice = "{device}"\n'
+def write_rules(path: Path, device: str, step: int) -> None:
+    text = f"seconds = 3600\nstep = {step}\nopen = 10\nper_day = 1000\n"
+    judged = [("kernels", operator, *cases) for operator, cases in CASES.items()]
+    judged += [("exam", operator, public, hidden) for operator, (public, hidden, _) in EXAM.items()]
+    for repository, operator, public, hidden in judged:
+        text += f'[[judged]]\nrepository = "{repository}"\noperator = "{operator}"\ndevice = "{device}"\n'
         text += f'variants = ["v1"]\npublic = {public}\nhidden = {hidden}\n'
     path.write_text(text.replace("'", '"'))
 
@@ -115,19 +201,22 @@ def judge(client: Client, source: Path, operator: str, name: str) -> None:
         f"{minutes:.2f} min, {held:.1f} s of the device; receipt verified, {len(ended['receipt'])} bytes",
         flush=True,
     )
+    print_faults(client, jobs)
+
+
+def print_faults(client: Client, jobs: list[dict[str, Any]]) -> None:
     for job in jobs:
         outcome = client.get(f"/jobs/{job['id']}/outcome")["outcome"] or {}
-        for finding in outcome.get("findings", []):
-            if finding["status"] != "ok":
-                print(
-                    f"    {job['kind']} {finding['case']}: {finding['status']}, {finding['message'][:300]}", flush=True
-                )
+        for found in [*outcome.get("findings", []), *outcome.get("comparisons", [])]:
+            if found["status"] != "ok":
+                print(f"    {job['kind']} {found['case']}: {found['status']}, {found['message'][:300]}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--operators", default="softmax,kron")
+    parser.add_argument("--exam", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="warpwatch-judgements-") as temp, socket.socket() as probe:
         folder = Path(temp)
@@ -138,21 +227,28 @@ def main() -> None:
         rules.parent.mkdir(parents=True)
         os.environ |= {"WARPWATCH_HOME": str(folder / "home"), "WARPWATCH_PORT": str(port)}
         settings = load_settings()
-        source = make_source(folder)
         with running_database(settings) as url, running_services(settings, url, [arguments.device]):
             client = Client(settings.server_url)
             while not (devices := [row for row in client.get("/devices")["items"] if row["workers"]]):
                 time.sleep(0.5)
-            write_rules(rules, devices[0]["key"])
+            write_rules(rules, devices[0]["key"], EXAM_STEP_SECONDS if arguments.exam else STEP_SECONDS)
             print(f"device {devices[0]['key']}", flush=True)
-            client.post("/repositories", {"name": "kernels", "url": str(source)})
-            operators = arguments.operators.split(",")
-            known = {"repository": "kernels", "commits": "main", "kinds": ["check"], "operators": operators}
+            name, operators = ("exam", [*EXAM]) if arguments.exam else ("kernels", arguments.operators.split(","))
+            if arguments.exam:
+                source, definitions = make_exam(folder)
+                client.post("/repositories", {"name": name, "url": str(source), "definitions": str(definitions)})
+            else:
+                source = make_source(folder)
+                client.post("/repositories", {"name": name, "url": str(source)})
+            known = {"repository": name, "commits": "main", "kinds": ["check"], "operators": operators}
             first = client.post("/submissions", known | {"variants": ["v1"], "case_limit": 1})
             wait_for(client, f"/submissions/{first['id']}", "state", ("queued", "running"))
+            if arguments.exam:
+                judge_exam(client)
+                return
             for operator in operators:
-                for name in PATCHES[operator]:
-                    judge(client, source, operator, name)
+                for patch in PATCHES[operator]:
+                    judge(client, source, operator, patch)
 
 
 if __name__ == "__main__":

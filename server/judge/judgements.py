@@ -19,7 +19,7 @@ from warpwatch.contract.measurement import PROTOCOLS
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.outcome import Comparison
 from warpwatch.contract.rounds import times_of_rounds
-from warpwatch.contract.words import CHEATS, JobKind, JobState, JudgementVerdict, Status
+from warpwatch.contract.words import CHEATS, JobKind, JobState, JudgementVerdict, Reason, Status
 from warpwatch.db.judgements import JudgedJob, OpenJudgement
 from warpwatch.server.receipts import STEPS, digest
 from warpwatch.server.verdicts.held import PairVerdict, classify_comparison
@@ -120,6 +120,10 @@ def _faults(job: JudgedJob) -> set[JudgementVerdict]:
     faults = {JudgementVerdict.FAILED} if expected - measured else set[JudgementVerdict]()
     for row in rows:
         if row["status"] == Status.OK:
+            continue
+        if row.get("reason") == Reason.BASE_FAILED:
+            # Impossible times of the base are no cheat of the patch, and a busy host takes such.
+            faults.add(JudgementVerdict.FAILED)
             continue
         # A comparison finds a right result wrong for one reason: its times cannot be.
         is_cheat = row.get("fault") in CHEATS or (job.kind == JobKind.COMPARE and row["status"] == Status.WRONG)

@@ -21,12 +21,15 @@ from tests.builders import CASES, Lab, catalogue, write_commits
 from tests.server.test_submissions import errors, jobs
 from warpwatch.cli.app import app as commands
 from warpwatch.contract.activities import RunTimes
+from warpwatch.contract.codec import to_json
 from warpwatch.contract.data_folder import judgements_folder, secret_paths
 from warpwatch.contract.outcome import Comparison, Finding, Outcome, PartialOutcome
-from warpwatch.contract.spec import JobRequest
-from warpwatch.contract.words import Fault, JobKind, Reason, Status
+from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.words import Fault, JobKind, JobState, Reason, Status
 from warpwatch.db import registry, runs
 from warpwatch.db.database import Database
+from warpwatch.db.judgements import JudgedJob
+from warpwatch.server.judge.judgements import judge_cases
 from warpwatch.server.receipts import ReceiptError, public_keys, receipt_key, sign_receipt, verify_receipt
 from warpwatch.server.threads.judgement_keeper import JudgementKeeper
 from warpwatch.settings import Settings
@@ -355,6 +358,16 @@ def test_the_worst_hidden_case_decides(client: TestClient, lab: Lab, keeper: Jud
         row = judged(client, lab, keeper, **wrong)
         assert (row["verdict"], row["at_least"]) == (verdict, None)
         assert statement_of(client, row)["public"]["verdict"] == "faster"
+
+
+@pytest.mark.parametrize(("reason", "verdict"), [(Reason.BASE_FAILED, "failed"), (None, "cheats")])
+def test_a_base_that_cannot_be_measured_is_no_cheat_of_the_patch(reason: Reason | None, verdict: str) -> None:
+    row = Comparison("v1", HIDDEN, "hot", "1", Status.WRONG, "", [], [], reason=reason)
+    outcome = {"comparisons": [to_json(row)]}
+    job = JudgedJob(
+        1, JobKind.COMPARE, JobState.DONE, None, JobSpec(variants=["v1"]), [HIDDEN], 7, outcome, 1.0, 1.0, None
+    )
+    assert judge_cases([job], "cpu").verdict == verdict
 
 
 def test_what_is_decided_takes_no_more_of_the_device(client: TestClient, lab: Lab, keeper: JudgementKeeper) -> None:

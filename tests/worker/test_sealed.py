@@ -84,7 +84,7 @@ def test_cheats_of_the_exam_are_judged_as_cheats(repository: Repository, tools: 
             for name in variants:
                 found = {**outcome, "findings": [row for row in outcome["findings"] if row["variant"] == name]}
                 job = JudgedJob(
-                    1, kind, JobState.DONE, None, replace(spec, variants=[name]), spec.cases, 7, found, 1.0, None
+                    1, kind, JobState.DONE, None, replace(spec, variants=[name]), spec.cases, 7, found, 1.0, 1.0, None
                 )
                 if verdicts.get(name, JudgementVerdict.SAME) is JudgementVerdict.SAME:
                     verdicts[name] = judge_cases([job], "cpu").verdict
