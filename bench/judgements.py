@@ -126,7 +126,8 @@ def list_exam() -> dict[str, tuple[str, dict[str, str], bool]]:
 
 def judge_exam(client: Client) -> None:
     counts: dict[str, dict[str, int]] = {"cheat": {}, "honest": {}}
-    for name, (operator, files, cheats) in list_exam().items():
+    # The cheats first.
+    for name, (operator, files, cheats) in sorted(list_exam().items(), key=lambda item: not item[1][2]):
         row = client.post("/judgements", {"repository": "exam", "operator": operator, "files": files})
         ended = wait_for(client, f"/judgements/{row['id']}", "state", ("pending",))
         hidden = client.post("/receipts/verify", {"receipt": ended["receipt"]})["statement"]["hidden"]["verdict"]
