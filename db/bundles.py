@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobState, RunState
@@ -97,8 +98,9 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     s.flush()
     s.add(BundleRecord(sha256=bundle.sha256, name=storable(bundle.name), submission_id=submission.id))
     count = 0
+    recorded: dict[str, Catalogue] = {}
     for job in bundle.jobs:
-        count += _import_job(s, submission, commits, job)
+        count += _import_job(s, submission, commits, job, recorded)
     forget_all_counts(s, list(commits.values()))
     announce(s, "state", submission_id=submission.id)
     return ImportedBundle(submission.id, new=True, jobs=count)
@@ -112,8 +114,17 @@ def _judge_again(s: Session, submission_id: int) -> None:
     s.execute(update(JobRecord).where(JobRecord.id == newest).values(judged_at=None))
 
 
-def _import_job(s: Session, submission: SubmissionRecord, commits: dict[str, int], bundled: BundledJob) -> bool:
-    """Whether the job was new: a longer file repeats the jobs of an earlier one."""
+def _import_job(
+    s: Session,
+    submission: SubmissionRecord,
+    commits: dict[str, int],
+    bundled: BundledJob,
+    recorded: dict[str, Catalogue],
+) -> bool:
+    """Whether the job was new: a longer file repeats the jobs of an earlier one.
+
+    recorded: the catalogue that this import recorded last of each commit, which is not recorded again.
+    """
     request = bundled.request
     for sha in (request.sha, request.base_sha):
         if sha is not None and sha not in commits:
@@ -142,7 +153,7 @@ def _import_job(s: Session, submission: SubmissionRecord, commits: dict[str, int
     )
     s.add(run)
     s.flush()
-    record_outcome(s, job, run, bundled.outcome)
+    record_outcome(s, job, run, _without_repeats(bundled, recorded))
     s.flush()
     # The devices page says since when an environment is known: since it measured, not since the import.
     older = (EnvironmentRecord.id == run.environment_id, EnvironmentRecord.created_at > bundled.started_at)
@@ -151,6 +162,15 @@ def _import_job(s: Session, submission: SubmissionRecord, commits: dict[str, int
     s.expunge(run)
     s.expunge(job)
     return True
+
+
+def _without_repeats(bundled: BundledJob, recorded: dict[str, Catalogue]) -> Outcome:
+    """The outcome without the catalogues that the last job of the same commit brought; notes those that it brings."""
+    request, outcome = bundled.request, bundled.outcome
+    sides = {request.base_sha or "": outcome.base_catalogue, request.sha: outcome.catalogue}
+    new = {sha: catalogue for sha, catalogue in sides.items() if catalogue and recorded.get(sha) is not catalogue}
+    recorded |= new
+    return replace(outcome, catalogue=new.get(request.sha), base_catalogue=new.get(request.base_sha or ""))
 
 
 def _is_here(s: Session, job: JobRecord) -> bool:

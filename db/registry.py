@@ -315,7 +315,8 @@ def ensure_rows(
     stored = _select_by_key(s, table, unique, key, ["id"])
     new = [unique[values] for values in sorted(unique) if values not in stored]
     if new:
-        s.execute(insert(table).values(new).on_conflict_do_nothing(index_elements=key))
+        # Parameters of one statement, which is compiled once: VALUES of thousands of rows are compiled row by row.
+        s.execute(insert(table).on_conflict_do_nothing(index_elements=key), new)
         stored = _select_by_key(s, table, unique, key, ["id"])
     return {values: row_id for values, (row_id,) in stored.items()}
 
@@ -329,11 +330,11 @@ def upsert(
     changed = _changed_rows(s, table, rows, key, refresh)
     if not changed:
         return
-    statement = insert(table).values(changed)
+    statement = insert(table)
     columns = table.__table__.c
     new = {column: statement.excluded[column] for column in refresh}
     differs = or_(*(columns[column].is_distinct_from(value) for column, value in new.items()))
-    s.execute(statement.on_conflict_do_update(index_elements=key, set_=new, where=differs))
+    s.execute(statement.on_conflict_do_update(index_elements=key, set_=new, where=differs), changed)
 
 
 def _changed_rows(

@@ -192,7 +192,8 @@ class BundleReader:
 
     def __init__(self, path: Path) -> None:
         self._file = _open(path)
-        self._only: BundledRun | None = None
+        self._kept: list[BundledRun] | None = None
+        self._objects = self._values = 0
         try:
             self.sha256 = hashlib.file_digest(self._file, "sha256").hexdigest()
             self._zip = _open_zip(self._file)
@@ -217,25 +218,21 @@ class BundleReader:
 
     def runs(self) -> Iterator[BundledRun]:
         """Every job in the order it was done, its catalogue filled in."""
-        if self._only is not None:
-            yield self._only
-            return
-        members = [member.name for member in self.manifest.members if member.name.startswith("runs/")]
-        if len(members) == 1:
-            # As a worker sends it: read once, and its one catalogue is no longer than the member may be.
-            self._only = self._read_run(members[0])
-            yield self._only
-            return
+        return self._read_runs() if self._kept is None else iter(self._kept)
+
+    def _read_runs(self) -> Iterator[BundledRun]:
         catalogues: dict[str, Catalogue] = {}
+        members = [member for member in self.manifest.members if member.name.startswith("runs/")]
+        may_be_large = sum(member.size for member in members) > CATALOGUE_LIMIT
         kept_bytes = 0
-        for name in members:
-            run = self._read_run(name)
+        for member in members:
+            run = self._read_run(member.name)
             request, outcome = run.order, run.outcome
             brought = {request.base_sha or "": outcome.base_catalogue, request.sha: outcome.catalogue}
             for sha, catalogue in brought.items():
                 if catalogue is not None:
                     catalogues[sha] = catalogue
-                    kept_bytes += len(json.dumps(to_json(catalogue)))
+                    kept_bytes += len(json.dumps(to_json(catalogue))) if may_be_large else 0
             if kept_bytes > CATALOGUE_LIMIT:
                 raise ValueError(f"its catalogues are larger than {CATALOGUE_LIMIT >> 20} MiB together")
             base = catalogues.get(request.base_sha or "")
@@ -256,8 +253,12 @@ class BundleReader:
         return replace(outcome, findings=findings, base_findings=base_findings)
 
     def _read_run(self, member: str) -> BundledRun:
+        data = self._zip.read(member)
+        objects, values = _count(data)
+        self._objects += objects
+        self._values += values
         try:
-            return from_json(BundledRun, _loads(self._zip.read(member)))
+            return from_json(BundledRun, _loads(data))
         except ValueError as error:
             raise ValueError(f"{member}: {error}; import the file as `warpwatch run` wrote it") from None
 
@@ -297,8 +298,14 @@ class BundleReader:
     def _check_runs(self) -> None:
         shas = {commit.sha for commit in self.manifest.commits}
         unused = {member.name for member in self.manifest.members if member.name.startswith("traces/")}
-        for run in self.runs():
+        # Decoded once, where all of them together take no more memory than one may.
+        kept: list[BundledRun] | None = []
+        for run in self._read_runs():
             _check_run(run, shas)
+            if kept is not None and self._objects <= OBJECT_LIMIT and self._values <= VALUE_LIMIT:
+                kept.append(run)
+            else:
+                kept = None
             for finding in [*run.outcome.findings, *run.outcome.base_findings]:
                 if finding.profile is not None and finding.profile.path is not None:
                     if finding.profile.path not in unused:
@@ -307,6 +314,7 @@ class BundleReader:
                     self._check_trace(finding.profile)
         if unused:
             raise ValueError(f"no run names {min(unused)}")
+        self._kept = kept
 
     def _check_trace(self, profile: ProfileReply) -> None:
         inflate, size = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), 0
@@ -390,9 +398,15 @@ def _moment(text: str) -> datetime:
     return moment
 
 
+def _count(data: bytes) -> tuple[int, int]:
+    """Objects with lists, and other values, that a JSON text holds at most."""
+    return data.count(b"{") + data.count(b"["), data.count(b",")
+
+
 def _loads(data: bytes) -> Any:
     """The values of a JSON text; ValueError for one that would take far more memory than its length."""
-    if data.count(b"{") + data.count(b"[") > OBJECT_LIMIT or data.count(b",") > VALUE_LIMIT:
+    objects, values = _count(data)
+    if objects > OBJECT_LIMIT or values > VALUE_LIMIT:
         raise ValueError(f"its JSON has more than {OBJECT_LIMIT} objects or {VALUE_LIMIT} values; measure fewer cases")
     try:
         return json.loads(data)

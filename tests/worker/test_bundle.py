@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import func, select
 
 from tests import builders
-from warpwatch.bundle import BundleError, BundleReader, BundleWriter
+from warpwatch.bundle import BundledRun, BundleError, BundleReader, BundleWriter
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.environment import Environment
@@ -112,6 +112,28 @@ def test_what_goes_in_comes_out(bundle: Path, tmp_path: Path) -> None:
         assert gzip.decompress(Path(profile.path).read_bytes()) == TRACE
         assert profile.kernels == expected["profile"].findings[0].profile.kernels  # type: ignore[union-attr]
         assert (profile.summary, profile.report) == ({"calls": 2, "sequence": [["kernel", 5.0]]}, "cmVwb3J0")
+
+
+def test_runs_that_together_are_larger_than_one_may_be_are_not_kept(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[Any] = []
+
+    def decode(kind: Any, data: Any) -> Any:
+        decoded.append(kind)
+        return from_json(kind, data)
+
+    monkeypatch.setattr("warpwatch.bundle.from_json", decode)
+    with BundleReader(bundle) as reader:
+        runs = list(reader.runs())
+        assert list(reader.runs()) == runs
+    assert decoded.count(BundledRun) == len(runs) == 2
+    with zipfile.ZipFile(bundle) as file:
+        sizes = [file.read(f"runs/{number:05}.json").count(b"{") for number in (1, 2)]
+    monkeypatch.setattr("warpwatch.bundle.OBJECT_LIMIT", sum(sizes))
+    with BundleReader(bundle) as reader:
+        assert list(reader.runs()) == list(reader.runs()) == runs
+    assert decoded.count(BundledRun) == 2 + 6
 
 
 def test_an_error_leaves_no_file(tmp_path: Path) -> None:
