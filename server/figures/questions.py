@@ -77,9 +77,10 @@ def compare_over(group: SizeGroup, size: str, against: str) -> str | None:
     leads = [log(time_of(point, rival) / time_of(point, against)) for point, rival in zip(points, rivals, strict=True)]
     far = f"{rivals[-1]} takes {significant(exp(leads[-1]))}× the time of {against} at {size} {points[-1].text}"
     if all(lead > 0 for lead in leads):
-        return f"{against} is the fastest at every {size}; {far}"
+        return f"{against} is the fastest at every measured value of {size}; {far}"
     if all(lead <= 0 for lead in leads):
-        return f"another variant beats {against} at every {size}; {far}"
+        winner = rivals[0] if len(set(rivals)) == 1 else "another variant"
+        return f"{winner} beats {against} at every measured value of {size}; {far}"
     turns = [
         f"{'below' if before > 0 else 'from'} {size} "
         + significant(between(left, right, before / (before - behind), group.is_log))

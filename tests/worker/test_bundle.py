@@ -289,15 +289,6 @@ def test_a_changed_member_is_noticed(bundle: Path, database: Database) -> None:
     assert_empty(database)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[2] / "docs" / "example").glob("*.wwb")), ids=lambda path: path.name
-)
-def test_shipped_results_can_be_imported(path: Path, database: Database) -> None:
-    import_bundle(database, path, "example", "example")
-    with database.session() as s:
-        assert s.scalars(select(func.count()).select_from(PointRecord)).one() >= 60
-
-
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.999])
 def test_truncated_files_are_refused_and_leave_nothing(bundle: Path, database: Database, part: float) -> None:
     data = bundle.read_bytes()

@@ -1,0 +1,40 @@
+"""Each address of docs/what-is-shown.md shows the words that its row quotes, on a server with the shipped results."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.conftest import emptied
+from warpwatch.db.database import Database
+from warpwatch.server.intake.bundles import import_bundle
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def database_url(shared_database: Database) -> str:
+    url = emptied(shared_database)
+    for name in ("h200", "h100"):
+        import_bundle(shared_database, DOCS / "example" / f"{name}.wwb", f"example-{name}", "example")
+    return url
+
+
+def test_each_address_shows_what_its_row_quotes(client: TestClient) -> None:
+    rows = re.findall(r"^\| .*`(/\S*)`[^|]*\| “(.*)” \|$", (DOCS / "what-is-shown.md").read_text(), re.MULTILINE)
+    assert len(rows) > 40
+    quoted = defaultdict(list)
+    for address, words in rows:
+        quoted[address].append(words)
+    missing = {}
+    for address, expected in quoted.items():
+        answer = client.get(address)
+        shown = html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.text)))
+        if answer.status_code != 200 or not all(words in shown for words in expected):
+            missing[address] = (answer.status_code, expected)
+    assert missing == {}
