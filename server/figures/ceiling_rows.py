@@ -66,7 +66,9 @@ def _picture(
     for index, (case, cells) in enumerate(rows):
         y = AXIS + index * pitch
         centre = y + ROW / 2 + (0 if is_wide else TWO_LINES - ROW)
-        cut = case if len(case) <= letters else f"{case[: letters - 1]}…"
+        # The ends of the keys differ: the precision, and forward or backward.
+        end = letters // 3
+        cut = case if len(case) <= letters else f"{case[: letters - end - 1]}…{case[-end:]}"
         marks = [
             _mark(cell, styles[cell.variant], left, width - RIGHT, centre)
             # Coloured marks lie above grey ones.

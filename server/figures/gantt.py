@@ -131,7 +131,8 @@ def _ticks(first: datetime, last: datetime, now: datetime, scale: float, height:
     while (when := now + timedelta(minutes=count * step)) <= last:
         x = LEFT + (when - first).total_seconds() * scale
         offset = count * step
-        name = "now" if not offset else f"{'+' if offset > 0 else '−'}{span(abs(offset) * 60)}"
+        length = f"{abs(offset) // 60}:{abs(offset) % 60:02} h" if abs(offset) >= 60 else span(abs(offset) * 60)
+        name = "now" if not offset else f"{'+' if offset > 0 else '−'}{length}"
         parts.append(f'<path class="grid" d="M{x:.1f} {AXIS - 6}V{height}"/>')
         anchor = "end" if x > WIDTH - 40 else "middle"
         parts.append(f'<text x="{x:.1f}" y="11" text-anchor="{anchor}">{name}</text>')

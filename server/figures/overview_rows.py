@@ -75,6 +75,10 @@ class OperatorSummary:
     last: TrendCell | None
     last_sha: str | None
 
+    @property
+    def is_checked(self) -> bool:
+        return any(self.checks[name] for name in CHECKS[:3])
+
 
 @dataclass(frozen=True, slots=True)
 class ShiftTile:

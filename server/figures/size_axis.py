@@ -191,7 +191,7 @@ def size_figure(
     }
     if quantity != SizeQuantity.SHARE:
         layout["yaxis"]["dtick"] = "D2"
-    marks = [_mark(item, group.is_log) for item in crossovers(group)]
+    marks = [_mark(item, group.is_log, place) for place, item in enumerate(crossovers(group))]
     layout["shapes"], layout["annotations"] = [shape for shape, _ in marks], [note for _, note in marks]
     return {"data": traces, "layout": layout}
 
@@ -213,7 +213,8 @@ def _facts(point: SizePoint, variant: str) -> str:
     return ", ".join(parts)
 
 
-def _mark(item: Crossover, is_log: bool) -> tuple[Figure, Figure]:
+def _mark(item: Crossover, is_log: bool, place: int) -> tuple[Figure, Figure]:
+    """The line and the label of a size. place: its number, by which labels of near sizes stand below one another."""
     line: Mapping[str, Any] = {"width": 1, "dash": "dot", "color": "#8a9097"}
     ends = {"xref": "x", "yref": "paper", "x0": item.value, "x1": item.value, "y0": 0, "y1": 1}
     note = {
@@ -223,6 +224,7 @@ def _mark(item: Crossover, is_log: bool) -> tuple[Figure, Figure]:
         "y": 1,
         "yref": "paper",
         "yanchor": "top",
+        "yshift": -14 * (place % 3),
         "xanchor": "left",
         "text": escape(f"{item.winner} from {significant(item.value)}"),
         "showarrow": False,

@@ -133,7 +133,7 @@ def _svg(
     path = "".join(f"M{'L'.join(places)}" for places in lines)
     # A line through one place would draw nothing.
     dots = "".join(
-        f'<circle cx="{scale.x(piece[0][0].commit_id):.0f}" cy="{scale.y(piece[0][1]):.1f}" r="1.5"/>'
+        f'<circle cx="{scale.x(piece[0][0].commit_id):.0f}" cy="{scale.y(piece[0][1]):.1f}" r="2.5"/>'
         for piece in pieces
         if len(piece) == 1
     )

@@ -8,7 +8,7 @@ from math import inf, prod
 from statistics import median
 from typing import Literal
 
-from warpwatch.server.reports.formats import plural, share
+from warpwatch.server.reports.formats import change, plural, share
 
 Source = Literal["rounds", "history", "none"]
 LEVELS = (0.02, 0.05, 0.10)
@@ -93,7 +93,12 @@ def summarize(
 
 def detectable_text(case: CaseSensitivity) -> str:
     """The smallest slow-down that is found with 95 %: 2.1 %, or unknown."""
-    return "unknown" if case.detectable is None else share(case.detectable, 1)
+    return "unknown" if case.detectable is None else _size(case.detectable)
+
+
+def _size(slow_down: float) -> str:
+    """A slow-down in per cent; from 300 % on as a factor, as everywhere."""
+    return change(1 + slow_down) if slow_down >= 3 else share(slow_down, 1)
 
 
 def required_text(required: float) -> str:
@@ -116,8 +121,8 @@ def _summarize(
         return "Nothing was timed, so no slow-down could be found"
     if typical is None or largest is None:
         return f"The smallest slow-down that would be found is unknown in {plural(count, 'case')}"
-    sizes = f"{share(largest, 1)} or less in {plural(count - unknown, 'case')}"
-    parts = [f"Finds with 95 % a slow-down of {sizes}, typically {share(typical, 1)}"]
+    sizes = f"{_size(largest)} or less in {plural(count - unknown, 'case')}"
+    parts = [f"Finds with 95 % a slow-down of {sizes}, typically {_size(typical)}"]
     parts += [f"unknown in {unknown}"] if unknown else []
     parts += [", ".join(f"above {level * 100:g} %: {number}" for level, number in zip(LEVELS, above, strict=True))]
     chance = f"below {share(LEAST_CHANCE, 1)}" if false_alarm < LEAST_CHANCE else share(false_alarm, 1)

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from fastapi import APIRouter, Request, Response
 
-from warpwatch.db.reads.code import list_commits
+from warpwatch.db.reads.code import find_commit, list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
 from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
@@ -73,6 +73,7 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
     changed = list_cells(page.session, detail.commit, CellFilter.CHANGED, operator, None, MOST_ROWS).items
     statements = state_cells(page.session, detail.commit, [*cells.items, *changed])
     tallies = [tally for tally in detail.operators if operator in (None, tally.operator)]
+    parent = detail.commit.parent_sha
     return page.page(
         "commit.html",
         json=query(address, **filters),
@@ -80,6 +81,7 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         cells_json=query(f"/api/v1{address}/cells", **filters, **kept, before=before, limit=CELLS),
         detail=detail,
         commit=detail.commit,
+        has_parent=bool(parent and page.repository and find_commit(page.session, page.repository.id, parent)),
         show=TRADED if shows_trades else chosen.value,
         operator=operator,
         kept=kept,

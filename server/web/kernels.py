@@ -87,14 +87,13 @@ class HeatCell:
 
 @dataclass(frozen=True, slots=True)
 class CodeView:
-    """The chart of machine code. left_out: kernels not drawn; quantities: the choices; json: address of the data."""
+    """The chart of machine code. left_out: kernels not drawn; quantities: the choices."""
 
     history: CodeHistory
     figure: dict[str, Any]
     left_out: int
     quantity: str
     quantities: list[tuple[str, str]]
-    json: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,4 +462,4 @@ def code_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, 
     chosen = choice.code if choice.code in available else available[0]
     figure, left_out = code_figure(history, chosen, page.repository.name)
     quantities = [(name, QUANTITIES[name]) for name in available]
-    return found | {"code": CodeView(history, figure, left_out, chosen, quantities, json)}
+    return found | {"code": CodeView(history, figure, left_out, chosen, quantities)}

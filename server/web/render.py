@@ -32,6 +32,7 @@ from warpwatch.server.http.security import session_cookie
 from warpwatch.server.http.service import Branch, Db, alarms_of, line_or_404, settings_of
 from warpwatch.server.intake.filters import ALL_BRANCHES
 from warpwatch.server.reports import formats, wording
+from warpwatch.server.reports.sensitivity import detectable_text
 from warpwatch.server.web.forms import field_message
 from warpwatch.server.web.tabs import AREAS
 
@@ -220,7 +221,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     jinja.filters |= {function.__name__: function for function in (*formats.FILTERS, *wording.FILTERS)}
-    jinja.filters["kernel_name"] = short_name
+    jinja.filters |= {"kernel_name": short_name, "detectable_text": detectable_text}
     jinja.filters["tuned_choice"] = describe_choice
     jinja.filters["row_option"] = lambda device: (device.key, device.name)
     jinja.globals |= {"link": link, "query": query, "asset": asset, "version": __version__, "settings_areas": AREAS}

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import FormData
 
 from warpwatch.byte_pairs import BytePairs, from_json, train
+from warpwatch.db.reads.code import list_operators
 from warpwatch.server.http.problems import FieldError, Problem, documented
 from warpwatch.server.web.forms import form_errors, form_of
 from warpwatch.server.web.render import PageScope, Scope
@@ -167,6 +168,12 @@ def _show(page: Scope, entered: dict[str, str], errors: dict[str, str] | None = 
     if entered["tokenizer"] and not errors:
         numbers = from_json(entered["tokenizer"]).numbers
         tokens = sorted((number, text) for text, number in numbers.items())
+    operators = list_operators(page.session, page.repository.id) if page.repository else []
     return page.page(
-        "tokenizer.html", status=422 if errors else 200, entered=entered, errors=errors or {}, tokens=tokens
+        "tokenizer.html",
+        status=422 if errors else 200,
+        entered=entered,
+        errors=errors or {},
+        tokens=tokens,
+        has_operator=any(row.name == "bpe_train" for row in operators),
     )
