@@ -35,7 +35,7 @@ class LaterChange:
 
     ratio: head over base; 1 where a comparison showed no change of the series, None where none was made.
     before_ns, after_ns: of the series at the newest commit up to the open change's base, and at the newest commit from
-    this change's head on. is_settled: whether its range will not become narrower.
+    this change's head up to the base of the next change. is_settled: whether its range will not become narrower.
     """
 
     regression_id: int
@@ -110,13 +110,20 @@ def list_later_checks(session: Session, operator_id: int, device_id: int) -> lis
 
 def list_later_changes(session: Session, operator_id: int, device_id: int) -> list[LaterChange]:
     """All confirmed changes of time on the line of every open slow-down, from itself on, by series, oldest first."""
+    # Times after the base of the next change would count what that one did for this one.
     sql = f"""
+    SELECT changes.regression_id, changes.series_id, other_id, is_first, is_settled, commit_id, sha, ordinal, ratio,
+           before_ns, after.median_ns AS after_ns, metric, protocol
+    FROM (
     SELECT regressions.id AS regression_id, member.series_id, other.id AS other_id,
            other.id = regressions.id AS is_first, other.settled_at IS NOT NULL AS is_settled,
            other.head_commit_id AS commit_id, other_head.sha, other_head.ordinal,
            CASE WHEN shown.verdict = 'confirmed' THEN shown.ratio WHEN shown.verdict = 'dismissed' THEN 1.0 END
                 AS ratio,
-           before.median_ns AS before_ns, after.median_ns AS after_ns, series.metric, series.protocol
+           before.median_ns AS before_ns, before.environment_id, before.card_id, series.metric, series.protocol,
+           line.*, lead(other_base.ordinal) OVER (
+               PARTITION BY regressions.id, member.series_id ORDER BY other_head.ordinal, other.id
+           ) AS next_base
     FROM regressions JOIN regression_series AS member ON member.regression_id = regressions.id
     JOIN series ON series.id = member.series_id
     JOIN commits AS head ON head.id = regressions.head_commit_id
@@ -133,18 +140,19 @@ def list_later_changes(session: Session, operator_id: int, device_id: int) -> li
           AND points.ordinal <= base.ordinal AND {on_line("points.commit_id", *_LINE)}
         ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
     ) AS before ON true
-    LEFT JOIN LATERAL (
-        SELECT median_ns FROM points WHERE points.series_id = member.series_id
-          AND points.ordinal >= other_head.ordinal AND points.environment_id = before.environment_id
-          AND points.card_id IS NOT DISTINCT FROM before.card_id
-          AND {on_line("points.commit_id", *_LINE)}
-        ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
-    ) AS after ON true
     WHERE regressions.operator_id = :operator_id AND regressions.device_id = :device_id AND {_OPEN}
       AND regressions.direction = 'slower' AND member.verdict = 'confirmed'
       AND (other.id = regressions.id OR other_base.ordinal >= head.ordinal)
       AND {on_line("other_head.id", *_LINE)} AND {on_line("other_base.id", *_LINE)}
-    ORDER BY regressions.id, member.series_id, other_head.ordinal, other.id
+    ) AS changes
+    LEFT JOIN LATERAL (
+        SELECT median_ns FROM points WHERE points.series_id = changes.series_id
+          AND points.ordinal >= changes.ordinal AND (next_base IS NULL OR points.ordinal <= next_base)
+          AND points.environment_id = changes.environment_id AND points.card_id IS NOT DISTINCT FROM changes.card_id
+          AND {on_line("points.commit_id", "line_id", "trunk_id", "fork_at")}
+        ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
+    ) AS after ON true
+    ORDER BY changes.regression_id, changes.series_id, changes.ordinal, other_id
     """
     return fetch(session, LaterChange, sql, operator_id=operator_id, device_id=device_id)
 
