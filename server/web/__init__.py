@@ -65,11 +65,12 @@ for page in (
     regressions,
     costs,
     jobs,
+    judgements,
+    moved,
     traces,
     run_form,
     runs,
     schedules,
-    moved,
     muted,
     settings_pages,
     devices,
@@ -85,7 +86,6 @@ for page in (
     accounts,
     ci_identities,
     tokenizer,
-    judgements,
 ):
     router.include_router(page.router)
 

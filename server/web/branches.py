@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from warpwatch.db.reads.code import CommitRow, find_commit, list_commits
+from warpwatch.db.reads.code import CommitRow, RepositoryRow, find_commit, list_commits
 from warpwatch.db.reads.commits import ComparedRow, compare_commits
 from warpwatch.db.reads.lines import BranchRow, HistoryLine, find_branch, list_branches, read_line
 from warpwatch.db.reads.query import Page, Session
@@ -18,7 +18,7 @@ from warpwatch.server.http.service import Before, Db, Limit, device_or_404, line
 from warpwatch.server.verdicts.held import PairedOutcome
 from warpwatch.server.web.choices import Text, choose_bench
 from warpwatch.server.web.code import RepositoryName
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import PageScope, Scope, query
 from warpwatch.server.web.results import Metric, metric_of
 
 MOST_CHANGES = 100
@@ -72,13 +72,10 @@ def _changes(session: Session, repository_id: int, branch: BranchRow, line: Hist
 router = APIRouter()
 
 
-@router.get("/branches")
-def branches(page: PageScope, before: Before = None) -> Response:
+def show_branches(page: Scope, repository: RepositoryRow, before: int | None) -> Response:
     """Branches and change requests with submitted commits, newest first."""
-    if page.repository is None:
-        return page.page("welcome.html")
-    rows = list_branches(page.session, page.repository.id, before)
-    json = query("/branches", repository=page.repository.name, before=before)
+    rows = list_branches(page.session, repository.id, before)
+    json = query("/branches", repository=repository.name, before=before)
     return page.page("branches.html", json=json, branches=rows, before=before)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
+from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
@@ -21,6 +22,7 @@ from warpwatch.server.intake.filters import ALL_BRANCHES
 from warpwatch.server.reports.formats import natural, variant_order
 from warpwatch.server.reports.trade_words import summarize_by_commit, summarize_trades
 from warpwatch.server.verdicts.trades import find_trades
+from warpwatch.server.web.branches import show_branches
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName, Sha, get_commit_source
 from warpwatch.server.web.render import PageScope, query, render
@@ -36,10 +38,15 @@ COUNTS = ("cells", "failing", "changed", "right", "wrong")
 
 
 @router.get("/commits")
-def commits(page: PageScope, before: Before = None, branch: Branch = None) -> Response:
-    """The commits of all branches, or of one, in the order of history, newest first, with the graph beside them."""
+def commits(
+    page: PageScope, before: Before = None, branch: Branch = None, tab: Literal["branches"] | None = None
+) -> Response:
+    """The commits of all branches, or of one, in the order of history, newest first, with the graph beside them; in the
+    tab `branches` the branches that they are on."""
     if page.repository is None:
         return page.page("welcome.html")
+    if tab is not None:
+        return show_branches(page, page.repository, before)
     line = page.line if branch and branch != ALL_BRANCHES else ALL_COMMITS
     rows = list_commits(page.session, page.repository.id, before, line=line)
     names = {name for row in rows.items for name in row.branches}

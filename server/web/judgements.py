@@ -102,7 +102,7 @@ def verify(settings: Config, body: ReceiptText) -> VerifiedReceipt:
         raise Problem(422, "not verified", [FieldError(field="receipt", message=str(error), remedy=remedy)]) from error
 
 
-@router.get("/judgements")
+@router.get("/runs/judgements")
 def judgements(page: PageScope, settings: Config, before: Before = None) -> Response:
     """Judgements, newest first, and the form that verifies a receipt."""
     return _page(page, settings, before)

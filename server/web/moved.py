@@ -31,6 +31,9 @@ MOVED: dict[str, str] = {
     "/submissions/{submission_id}": "/runs/{submission_id}",
     "/jobs": "/runs/jobs",
     "/traces": "/runs/traces",
+    "/traces/survey": "/runs/traces?view=launches",
+    "/judgements": "/runs/judgements",
+    "/branches": "/commits?tab=branches",
 }
 """Address of today by old address; both may hold the same path parameters."""
 

@@ -90,6 +90,7 @@ SAME_PAGE = (
     "/runs/new",
     "/runs/jobs",
     "/runs/traces",
+    "/runs/judgements",
     "/settings/repository",
 )
 """Pages that another repository has too, so that choosing one stays on the page."""

@@ -7,13 +7,13 @@ import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from warpwatch.db.reads.code import list_operators
+from warpwatch.db.reads.code import RepositoryRow, list_operators
 from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.query import Page as Rows
@@ -53,7 +53,7 @@ from warpwatch.server.reports.formats import variant_order
 from warpwatch.server.verdicts.statements import NO_DATA, state_rounds
 from warpwatch.server.web.choices import Text, name_devices
 from warpwatch.server.web.code import RepositoryName
-from warpwatch.server.web.render import PageScope, query
+from warpwatch.server.web.render import PageScope, Scope, query
 
 router = APIRouter()
 Chosen = Annotated[int | None, Query(ge=1, le=2**62)]
@@ -86,11 +86,13 @@ Filters = Annotated[tuple[dict[str, Any], TraceFilter | None], Depends(_filters)
 
 
 @router.get("/runs/traces")
-def traces(page: PageScope, asked: Filters, before: Before = None) -> Response:
-    """Traces of the repository, newest first."""
+def traces(page: PageScope, asked: Filters, before: Before = None, view: Literal["launches"] | None = None) -> Response:
+    """Traces of the repository, newest first; in the view `launches` all that they launch and call."""
     if page.repository is None:
         return page.page("welcome.html")
     filters, chosen = asked
+    if view is not None:
+        return _survey(page, page.repository, filters, chosen)
     addressed = filters | {"repository": page.repository.name, "before": before}
     if chosen is None:
         addressed["commit"] = None
@@ -99,7 +101,7 @@ def traces(page: PageScope, asked: Filters, before: Before = None) -> Response:
         "traces.html",
         json=query("/traces", **addressed),
         csv=query("/api/v1/traces.csv", **addressed),
-        survey=query("/traces/survey", **{**addressed, "before": None}),
+        survey=query("/runs/traces", **{**addressed, "before": None}, view="launches"),
         traces=list_traces(page.session, chosen, before) if chosen else NO_TRACES,
         filters=filters,
         is_sha=chosen is not None,
@@ -110,13 +112,9 @@ def traces(page: PageScope, asked: Filters, before: Before = None) -> Response:
     )
 
 
-@router.get("/traces/survey")
-def survey(page: PageScope, asked: Filters) -> Response:
+def _survey(page: Scope, repository: RepositoryRow, filters: dict[str, Any], chosen: TraceFilter | None) -> Response:
     """Launches, idle gaps and CUDA calls of the newest traces that match: of an operator, a commit or a submission."""
-    if page.repository is None:
-        return page.page("welcome.html")
-    filters, chosen = asked
-    addressed = filters | {"repository": page.repository.name}
+    addressed = filters | {"repository": repository.name}
     listed = list_traces(page.session, chosen, None, MOST_FILES) if chosen else NO_TRACES
     addresses = {name: query(f"/api/v1/traces/{name}.csv", **addressed) for name in ("survey", "idle", "runtime-calls")}
     return page.page(

@@ -117,7 +117,7 @@ PAGES = {
     "profile job": "/jobs/{profile_job}",
     "trace": "/traces/1",
     "traces": "/runs/traces?operator=kron",
-    "launches of an operator": "/traces/survey?operator=kron",
+    "launches of an operator": "/runs/traces?operator=kron&view=launches",
     "traces beside each other": "/traces/compare?a=1&b=2",
     "a trace to be compared": "/traces/compare?a=1",
     "saved views": "/settings/repository?tab=views",

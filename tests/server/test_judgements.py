@@ -211,7 +211,7 @@ def sealed_runs(client: TestClient, lab: Lab, row: dict[str, Any]) -> list[tuple
 def everything_told(client: TestClient, row: dict[str, Any]) -> str:
     """All that a reader of the server can get about a judgement."""
     submission = row["submission_id"]
-    paths = [f"/runs/{submission}", "/runs", "/runs/jobs", "/judgements", "/settings/devices"]
+    paths = [f"/runs/{submission}", "/runs", "/runs/jobs", "/runs/judgements", "/settings/devices"]
     paths += [f"{API}/{name}" for name in ("jobs", "jobs.csv", "submissions", "judgements", "devices", "workers")]
     paths += [f"{API}/submissions/{submission}{end}" for end in ("", "/report", "/progress", "/verdicts")]
     paths += [f"{API}/submissions/{submission}?brief", f"{API}/judgements/{row['id']}", f"{API}/alarms"]
@@ -312,11 +312,11 @@ def test_a_leaderboard_shows_the_best_of_each_client(
     for times in (0.7, 0.45, 1.4):
         judged(client, lab, keeper, times)
     assert client.get(f"{API}/judgements/leaders").status_code == 409, "it is off unless the owner wants it"
-    assert "Leaderboard" not in client.get("/judgements").text
+    assert "Leaderboard" not in client.get("/runs/judgements").text
     (judgements_folder(settings.home) / "rules.toml").write_text(f"leaderboard = true\n{RULES}")
     rows = client.get(f"{API}/judgements/leaders").json()
     assert [(row["client"], row["at_least"], row["judgement"]) for row in rows] == [("local", 2.0, 2)]
-    assert "Leaderboard" in client.get("/judgements").text
+    assert "Leaderboard" in client.get("/runs/judgements").text
     with lab.database.session() as session:
         session.execute(text("""UPDATE judgements SET facts = facts || '{"hidden_set": "other"}' WHERE id = 3"""))
     assert client.get(f"{API}/judgements/leaders").json() == [], "nobody was judged on today's cases"

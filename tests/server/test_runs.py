@@ -88,6 +88,9 @@ def test_jobs_of_a_run_are_folded_by_outcome(client: TestClient, lab: Lab) -> No
         ("/submissions/7", "/runs/7"),
         ("/jobs?state=queued", "/runs/jobs?state=queued"),
         ("/traces?operator=square", "/runs/traces?operator=square"),
+        ("/traces/survey?operator=square", "/runs/traces?view=launches&operator=square"),
+        ("/judgements", "/runs/judgements"),
+        ("/branches?repository=kernels", "/commits?tab=branches&repository=kernels"),
     ],
 )
 def test_old_addresses_lead_to_the_room(client: TestClient, old: str, new: str) -> None:

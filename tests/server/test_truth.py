@@ -276,7 +276,7 @@ def pages_of(story: Story) -> list[str]:
         f"/compare?device=test-cpu&commit={story.sha('12')}&left=v1&right=v2",
         f"/compare?device=test-gpu&base={story.sha('11')}&head={story.sha('12')}",
         f"/compare?device=test-gpu&base={story.sha('9')}&head={story.sha('10')}",
-        "/branches",
+        "/commits?tab=branches",
         "/branches/wip",
         *(f"/submissions/{number}" for number in submissions),
         *(f"/history/{number}" for number in series),

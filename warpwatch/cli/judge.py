@@ -30,7 +30,7 @@ def judge(
     with asking() as client:
         name, _ = choose_repository(client, repository, Path.cwd())
         row = client.post("/judgements", {"repository": name, "operator": operator, "patch": patch.read_text()})
-        typer.echo(f"judgement {row['id']}: {client.url}/judgements", err=True)
+        typer.echo(f"judgement {row['id']}: {client.url}/runs/judgements", err=True)
         while row["state"] == "pending":
             time.sleep(POLL_SECONDS)
             row = client.get(f"/judgements/{row['id']}")

@@ -9,8 +9,9 @@ const PLACES = {
   s: "/settings/repository", j: "/runs/jobs", t: "/runs/traces", n: "/runs/new",
 };
 const PAGES = {
-  Home: "/", Overview: "/overview", Regressions: "/regressions", Commits: "/commits", Branches: "/branches", Compare: "/compare",
-  Kernels: "/kernels", Runs: "/runs", Jobs: "/runs/jobs", Traces: "/runs/traces", "New run": "/runs/new",
+  Home: "/", Overview: "/overview", Regressions: "/regressions", Commits: "/commits", Branches: "/commits?tab=branches", Compare: "/compare",
+  Kernels: "/kernels", Runs: "/runs", Jobs: "/runs/jobs", Traces: "/runs/traces", Judgements: "/runs/judgements",
+  "New run": "/runs/new",
   Settings: "/settings/repository", "Code host": "/settings/repository?tab=code-host", "CI access": "/settings/repository?tab=ci",
   Notifications: "/settings/repository?tab=notifications", Schedules: "/settings/repository?tab=schedules",
   Retention: "/settings/repository?tab=retention", "Muted series": "/settings/repository?tab=muted",
