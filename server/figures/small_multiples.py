@@ -27,7 +27,9 @@ LEAST_SPAN, MOST_REACH = 2 * log(1.05), log(4)
 @dataclass(frozen=True, slots=True)
 class CaseChoice:
     """A case to choose. variant: whose history svg shows, relative to its first point; svg is empty where there is
-    none. open, suspected: statements about its changes, the newest first."""
+    none. open, suspected: statements about its changes, the newest first. others: the variants of those that are about
+    another one, by series.
+    """
 
     case: str
     variant: str
@@ -35,6 +37,7 @@ class CaseChoice:
     svg: str
     open: list[Statement]
     suspected: list[Statement]
+    others: dict[int, str]
 
 
 def shown_series(series: Sequence[CaseSeries], variant: str | None = None) -> list[CaseSeries]:
@@ -80,6 +83,7 @@ def case_choices(
             _svg(row, histories[row.series_id], marks.get(row.case, []), scale) if row.series_id in histories else "",
             [about for _, about in by_case[row.case] if about.kind == StatementKind.CONFIRMED],
             [about for _, about in by_case[row.case] if about.kind != StatementKind.CONFIRMED],
+            {item.series_id: item.variant for item, _ in by_case[row.case] if item.variant != row.variant},
         )
         for row in shown
     ]

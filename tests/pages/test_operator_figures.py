@@ -317,3 +317,4 @@ def test_marks_of_changes_are_coloured_where_they_were_decided() -> None:
     assert choice.svg.count("data-statement=") == 3
     assert [row.regression_id for row in choice.open] == [9, 7], "of every variant of the case"
     assert [row.regression_id for row in choice.suspected] == [8]
+    assert choice.others == {2: "v2"}, "their marks name the variant, because the picture is of v1"
