@@ -29,6 +29,8 @@ BLOCK = 128
 """Rows and columns that share a scale where rows do not have scales of their own."""
 ACCESS = 16
 """Bytes of which the rows of a matrix must be a multiple for torch's kernel and for copies by TMA."""
+TORCH_K = 32
+"""Of which k must be a multiple for torch's CUDA kernels: with 40 and 48 those of torch 2.11 end the process."""
 
 
 def group_sizes(tokens: int, experts: int) -> list[int]:
@@ -187,6 +189,8 @@ def unaligned(case: Case, device: DeviceKind) -> str | None:
 
 
 def grouped_mm_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if device == "cuda" and case["k"] % TORCH_K:
+        return f"torch's CUDA kernels take multiples of {TORCH_K} for k"
     if not case.number_format("w").scale:
         if device == "cuda" and case.precision != "bf16":
             return "torch's CUDA kernel takes bf16"
@@ -197,8 +201,8 @@ def grouped_mm_unsupported(case: Case, device: DeviceKind) -> str | None:
         return "torch._scaled_grouped_mm takes scales of rows"
     if torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0):
         return "torch._scaled_grouped_mm exists from compute capability 9.0 on"
-    if case["k"] % ACCESS or case["n"] % ACCESS:
-        return "torch._scaled_grouped_mm takes multiples of 16"
+    if case["n"] % ACCESS:
+        return "torch._scaled_grouped_mm takes multiples of 16 for n"
     return fp8_unsupported(case, device)
 
 
@@ -245,7 +249,12 @@ def _compiled() -> Callable[..., Tensor]:
 
 def triton_refused(case: Case, device: DeviceKind) -> str | None:
     refused = triton_unsupported(case, device) or unaligned(case, device)
-    return refused or (fp8_unsupported(case, device) if case.number_format("w").scale else None)
+    if refused or not case.number_format("w").scale:
+        return refused
+    if device == "cuda" and case["k"] < BLOCK:
+        # A captured graph of 33 tokens and 48 codes gave other numbers on an H200, with Triton 3.6.
+        return f"rows of codes have {BLOCK} at least"
+    return fp8_unsupported(case, device)
 
 
 try:

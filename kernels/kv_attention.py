@@ -233,9 +233,15 @@ def _compiled() -> Callable[..., Tensor]:
     return compiled(of_all_pages)
 
 
+def sdpa_unsupported(case: Case, device: DeviceKind) -> str | None:
+    """On an H200 with torch 2.11 a head of large numbers was NaN in bf16, and f32 ended the process."""
+    return "torch's CUDA kernels take no mask that ends within a block" if device == "cuda" else None
+
+
 @operator.variant(
     "sdpa",
     idea="copies all pages, then scaled_dot_product_attention with a mask; heads that share keys are its queries",
+    unsupported=sdpa_unsupported,
     no_special_values="the mask is added to scores, so that a NaN behind the end of a sequence stays",
 )
 def sdpa(
