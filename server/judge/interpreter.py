@@ -62,7 +62,7 @@ from warpwatch.server.verdicts.suspicion import (
     find_breakages,
     find_candidates,
     find_suspicions,
-    find_withdrawn,
+    find_unpaired,
     suspect_breakages,
     windows_of,
 )
@@ -353,9 +353,7 @@ def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: O
         item for item in find_candidates(windows, known) if not facts.is_awaited(item.base_ordinal, item.head_ordinal)
     ]
     # What was measured elsewhere cannot be measured again, so history has the last word unless a file brought a trial.
-    last_words = [replace(item, is_final=True) for item in windows] if imported_job_id else []
-    withdrawn = find_withdrawn([*windows, *last_words], known) if last_words else []
-    final = find_candidates(last_words, known.without(withdrawn))
+    final, withdrawn = find_unpaired(windows, known) if imported_job_id else ([], [])
     pairs = {item.pair for item in (*candidates, *final)}
     code = _compare_code(database, mirror, origin.operator, job.operator_id, pairs)
     suspicions = find_suspicions(candidates, known, code, is_raised=bar_of(windows, known).is_raised)
@@ -384,8 +382,7 @@ def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: O
             is_agreed = other_id in offsets and offsets[other_id].is_agreed
             save_card_offset(session, job.operator_id, origin.card_id or 0, other_id, every, is_agreed=is_agreed)
         writer = VerdictWriter(session, job.operator_id, job.device_id, ids, imported_job_id)
-        for change in withdrawn:
-            writer.withdraw(change.id)
+        writer.withdraw(withdrawn)
         answered = [item for item in suspicions if writer.suspect(item)]
         if imported_job_id is None and any(window.wants_repeat() for window in windows):
             repeat_bench(session, job.id)

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from warpwatch.contract.case import parse_case
-from warpwatch.contract.rounds import launch_seems_changed
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Answer, ChangeDirection, JobKind, Purpose, Signal, Status, Verdict
+from warpwatch.contract.words import Answer, ChangeDirection, JobKind, Purpose, Status, Verdict
 from warpwatch.db.reads import judging
-from warpwatch.db.reads.judging import RegressionFacts, RegressionState
+from warpwatch.db.reads.judging import KnownChange, RegressionFacts, RegressionState
 from warpwatch.db.reads.observed import RoundsRow
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.reports import read_report_facts
@@ -120,13 +119,14 @@ class VerdictWriter:
             self._write(facts.regression, next_step(RegressionContext(facts)))
         return True
 
-    def withdraw(self, regression_id: int) -> None:
-        """Dismisses a suspicion that nothing decides, because later readings show no such change."""
-        lock(self.session, regression_id)
-        state = judging.read_state(self.session, regression_id)
-        if state.verdict == Verdict.SUSPECTED and state.settled_at is not None:
-            decide(self.session, regression_id, Verdict.DISMISSED)
-            _note(self.session, regression_id, "later readings show no such change")
+    def withdraw(self, changes: Iterable[KnownChange]) -> None:
+        """Dismisses suspicions that nothing decides, because later readings show no such changes."""
+        for change in changes:
+            lock(self.session, change.id)
+            state = judging.read_state(self.session, change.id)
+            if state.verdict == Verdict.SUSPECTED and state.settled_at is not None:
+                decide(self.session, change.id, Verdict.DISMISSED)
+                _note(self.session, change.id, "later readings show no such change")
 
     def _write(self, regression: RegressionState, step: Step) -> None:
         session = self.session
@@ -362,8 +362,7 @@ def repeat_unsure(session: Session, submission_id: int) -> None:
     unsure = [
         pair
         for pair in pairs
-        if (pair.metric != Signal.LAUNCH or launch_seems_changed(pair.base_ns, pair.head_ns))
-        and classify_pairs(
+        if classify_pairs(
             pair.base_ns,
             pair.head_ns,
             kind_of_time(pair.cell.device_kind, pair.metric, pair.protocol),

@@ -402,23 +402,27 @@ def find_suspicions(
     ]
 
 
-def find_withdrawn(windows: Sequence[SeriesWindow], known: KnownRegressions) -> list[KnownChange]:
-    """The suspicions that nothing decides and that no series shows any more, as later readings came.
+def find_unpaired(
+    windows: Sequence[SeriesWindow], known: KnownRegressions
+) -> tuple[list[Candidate], list[KnownChange]]:
+    """What history alone suspects where nothing can be compared, and the suspicions of this kind that are withdrawn.
 
-    Such a suspicion may come of a single reading, which other work on its host disturbed. What AFTER readings show is
-    a change of level and stays. windows: those of the rule for suspicions beside those of the rule for alarms, which
-    opened them: while either shows a change it stays, so that none comes and goes.
+    A suspicion may come of a single reading, which other work on its host disturbed. It is withdrawn if a few later
+    readings of all its series show it neither by the rule for suspicions nor by the rule for alarms, which opened it:
+    so none comes and goes. What AFTER readings show is a change of level and stays.
     """
+    last_words = [replace(window, is_final=True) for window in windows]
     by_series: dict[int, list[SeriesWindow]] = defaultdict(list)
-    for window in windows:
+    for window in (*windows, *last_words):
         by_series[window.first.series_id].append(window)
-    return [
+    withdrawn = [
         change
         for change in known.unpaired()
         if not change.asked
         and by_series.keys() >= set(change.series)
         and all(window.has_lost(change) for number in change.series for window in by_series[number])
     ]
+    return find_candidates(last_words, known.without(withdrawn)), withdrawn
 
 
 def _candidates_of(window: SeriesWindow, known: KnownRegressions, least: float) -> Iterator[Candidate]:
