@@ -21,7 +21,7 @@ from math import exp, hypot, log, pi, sqrt
 from statistics import median, median_high, median_low
 
 from warpwatch.server.verdicts.noise import PRIOR_WEIGHT, Reading, deviation, merge_repeats, shrink, width
-from warpwatch.server.verdicts.thresholds import ShiftRule, thresholds_of
+from warpwatch.server.verdicts.thresholds import REPORTED, ShiftRule, thresholds_of
 
 BLOCK = 128
 """Commits after which the walk starts anew, one block ahead."""
@@ -122,7 +122,7 @@ class _Walk:
         thresholds = thresholds_of(time_kind)
         self.alarm, self.level_readings = thresholds.alarm, thresholds.level_readings
         self.usual = thresholds.prior_between, PRIOR_WEIGHT
-        self.is_host_time = not time_kind.startswith("cuda")
+        self.is_host_time, self.is_reported = not time_kind.startswith("cuda"), time_kind.endswith(REPORTED)
         self.start, self.prior = 0, self.usual
         self.judged: dict[tuple[int, int, tuple[float, float]], Change | None] = {}
         """By head, first reading of the past, and prior: walks of neighbouring blocks mostly agree in them."""
@@ -160,11 +160,14 @@ class _Walk:
         if self._is_known(head, *nearer):
             return None
         stretched = self._stretched(head, end)
-        score = float("inf")
+        score, most = float("inf"), float("inf")
         for levels, readings in zip(self.levels, self.readings, strict=True):
             old, new = levels[max(self.start, head - LEVEL) : head], levels[head:end]
             shift = sign * ((median_low(new) if sign > 0 else median_high(new)) - median(old))
-            spread = self._spread(self._past(readings, head), stretched) * _share(len(old), len(new))
+            spread = min(most, self._spread(self._past(readings, head), stretched) * _share(len(old), len(new)))
+            if self.is_reported:
+                # The ends come from few samples, or are a range: they must shift, but their own scatter says little.
+                most = spread
             if shift < self.rule.threshold(spread):
                 return None
             score = min(score, shift / self.alarm.threshold(spread))

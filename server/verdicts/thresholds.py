@@ -226,7 +226,8 @@ THRESHOLDS: dict[TimeKind, Thresholds] = {
 }
 
 
-_REPORTED = " reported"
+REPORTED = " reported"
+"""End of the name of a kind of time that programs report."""
 
 
 def _without_floors(thresholds: Thresholds) -> Thresholds:
@@ -235,7 +236,7 @@ def _without_floors(thresholds: Thresholds) -> Thresholds:
 
 
 _THRESHOLDS_REPORTED = {
-    kind + _REPORTED: _without_floors(thresholds) for kind, thresholds in THRESHOLDS.items() if kind != "launch"
+    kind + REPORTED: _without_floors(thresholds) for kind, thresholds in THRESHOLDS.items() if kind != "launch"
 }
 """Of times that a program reports: means over so many iterations that a nanosecond is theirs, or samples whose interval
 holds the tick of their clock."""
@@ -246,7 +247,7 @@ def kind_of_time(device_kind: str, metric: str | None, protocol: str) -> str:
     times that a program reports, which have no least absolute change."""
     if metric == Signal.LAUNCH:
         return Signal.LAUNCH
-    return device_kind + _REPORTED if is_reported(protocol) else device_kind
+    return device_kind + REPORTED if is_reported(protocol) else device_kind
 
 
 def thresholds_of(time_kind: str) -> Thresholds:

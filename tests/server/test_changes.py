@@ -138,6 +138,39 @@ def test_a_run_whose_samples_scatter_more_than_usual_proves_less() -> None:
     assert heads([*usual, reading(20, LEVEL * 1.06, spread=0.05)]) == []
 
 
+def test_the_scatter_of_reported_intervals_hides_no_step() -> None:
+    """Programs report ranges, or deviations of a few samples: here of 2 to 60 % between runs that differ by 8 %."""
+    times = [1.13, 1.0, 1.04, 1.1, 0.85, 1.02, 1.08, 0.83, 0.84, 0.95, 1.01, 1.0, 1.0] + [0.63] * 6
+    widths = [
+        0.13,
+        0.03,
+        0.27,
+        0.14,
+        0.04,
+        0.2,
+        0.09,
+        0.01,
+        0.12,
+        0.02,
+        0.3,
+        0.03,
+        0.05,
+        0.05,
+        0.05,
+        0.01,
+        0.01,
+        0.1,
+        0.2,
+    ]
+    readings = [
+        reading(index, LEVEL * time, spread=width)
+        for index, (time, width) in enumerate(zip(times, widths, strict=True))
+    ]
+    (found,) = find_changes(readings, "cpu reported", THRESHOLDS["cpu"].alarm)
+    assert (found.base, found.head) == (12, 13)
+    assert not find_changes(readings, "cpu", THRESHOLDS["cpu"].alarm), "an interval of the harness is of many samples"
+
+
 def test_a_slow_drift_is_no_change() -> None:
     assert heads(noisy([1.0003**index for index in range(200)], 0.004)) == []
 
