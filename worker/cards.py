@@ -15,6 +15,7 @@ from warpwatch.contract.environment import Card
 from warpwatch.worker.devices import gpu_ids
 
 _MACHINE_IDS = ("/etc/machine-id", "/sys/class/dmi/id/product_uuid")
+_DRIVER = Path("/proc/driver/nvidia/version")
 _HASHED = "warpwatch card "
 """Goes into the hash of a machine's id, which must not leave the machine as it is."""
 
@@ -30,6 +31,17 @@ def read_card(device: str) -> Card | None:
         return _read_machine()
     ids, number = gpu_ids(), int(device.partition(":")[2] or 0)
     return _read_gpu(ids[number]) if number < len(ids) else None
+
+
+def read_model(device: str) -> str:
+    """The model of a GPU and its driver, on which the fastest configuration of a kernel depends beside its code and its
+    compiler; "" for a CPU. A GPU that does not tell its model stands for itself."""
+    card = read_card(device) if device.startswith("cuda") else None
+    if card is None:
+        return ""
+    with suppress(OSError):
+        return f"{card.facts.get('board', card.key)} {_DRIVER.read_text()}"
+    return card.facts.get("board", card.key)
 
 
 def _read_machine() -> Card | None:

@@ -22,7 +22,7 @@ from warpwatch.contract.words import Status
 from warpwatch.sources import Sources
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name, merge_replies
 from warpwatch.worker.caches import cache_of
-from warpwatch.worker.cards import read_card
+from warpwatch.worker.cards import read_card, read_model
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.host import THREADS, Host, greeted
 from warpwatch.worker.mirrors import MirroredCommit, find_ancestors
@@ -98,7 +98,9 @@ class Checkout:
             self._stack.close()
             raise
         installed = host.installed(project.interpreter) + (repr(self._variables) if self._variables else "")
-        cache = cache_of(host.home, self.trees.content, installed, host.kind, __version__)
+        # Choices of autotuners are in there, and each model of a GPU has its own.
+        kind = f"{host.kind} {read_model(host.device)}"
+        cache = cache_of(host.home, self.trees.content, installed, kind, __version__)
         self._cache = cache if writes_cache else None
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from warpwatch.worker import caches
+from tests.worker.conftest import Repository
+from warpwatch.worker import caches, checkout
 from warpwatch.worker.caches import CodeCache, cache_of, remove_unused
+from warpwatch.worker.mirrors import mirror_commit
+from warpwatch.worker.tools import Tools
 from warpwatch.worker.trees import Tree, TreeError
 
 
@@ -52,6 +56,19 @@ def test_another_content_has_a_cache_of_its_own(cache: CodeCache, tmp_path: Path
     cache_of(tmp_path, "another tree").fill(*at(tmp_path / "second"))
     assert content(tmp_path / "second") == {}
     assert cache_of(tmp_path, "a", "b") != cache_of(tmp_path, "ab")
+
+
+def test_each_model_of_a_gpu_makes_its_own_choices(
+    repository: Repository, good: str, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = mirror_commit(tools.host.settings, tools.host.confinement().isolation, repository.url, good)
+    folders = []
+    for model in ("one", "another", "one"):
+        monkeypatch.setattr(checkout, "read_model", lambda _device, model=model: model)
+        with closing(checkout.Checkout(tools.host, commit)) as opened:
+            assert opened._cache is not None
+            folders.append(opened._cache.folder)
+    assert folders[0] == folders[2] != folders[1]
 
 
 def test_only_regular_files_are_kept(cache: CodeCache, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from warpwatch.worker import cards
-from warpwatch.worker.cards import read_card
+from warpwatch.worker.cards import read_card, read_model
 
 UUID = "GPU-8f0b5a4e-0000-1111-2222-333333333333"
 
@@ -62,6 +62,32 @@ def test_what_a_gpu_does_not_tell_is_left_out(nvml: SimpleNamespace) -> None:
     card = read_card("cuda:0")
     assert card is not None
     assert "board" not in card.facts
+
+
+def test_cards_of_one_model_and_driver_share_the_choices_of_autotuners(
+    nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cards, "_DRIVER", tmp_path / "version")
+    monkeypatch.setattr(cards, "gpu_ids", lambda: [UUID, "GPU-other"])
+    (tmp_path / "version").write_text("580.159.04")
+    assert read_model("cuda:0") == read_model("cuda:1")
+    old_driver, first = read_model("cuda:0"), read_card("cuda:0")
+    (tmp_path / "version").write_text("590.10.01")
+    new_driver = read_model("cuda:0")
+    read_card.cache_clear()
+    nvml.nvmlDeviceGetBoardPartNumber = lambda _: b"900-21010-0040-000"
+    assert len({old_driver, new_driver, read_model("cuda:0")}) == 3
+    assert first is not None
+    assert first.key not in new_driver
+
+
+def test_gpus_that_tell_no_model_and_a_cpu_share_nothing(
+    nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cards, "_DRIVER", tmp_path / "missing")
+    monkeypatch.setattr(cards, "gpu_ids", lambda: [UUID, "GPU-other"])
+    nvml.nvmlDeviceGetBoardPartNumber = _refuse
+    assert [read_model(device) for device in ("cuda:0", "cuda:1", "cpu")] == [UUID, "GPU-other", ""]
 
 
 def test_a_slice_is_the_card_that_it_is_cut_from(nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
