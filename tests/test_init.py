@@ -634,7 +634,8 @@ def test_halve(n):
     x = torch.randn(n, device=device)
     y = Halve.apply(x)
     z = scale(x, x)
-    torch.testing.assert_close(y, z)
+    tolerance = 1e-3
+    assert z.allclose(y, 0, tolerance)
 """,
 }
 

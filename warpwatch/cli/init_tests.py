@@ -170,7 +170,9 @@ def _expected(body: Sequence[ast.stmt], place: int, targets: list[str]) -> tuple
     for statement in body:
         for call in ast.walk(statement):
             if isinstance(call, ast.Call) and _last(call.func).endswith(("close", "allclose", "equal")):
-                names = [name for name in map(_root, call.args[:3]) if name]
+                # Of `expected.allclose(result, 0, tolerance)`, too, what is expected comes before the tolerance.
+                receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+                names = [name for name in map(_root, [*receiver, *call.args[:3]]) if name]
                 for target in set(targets) & {*names}:
                     other = next((name for name in names if name != target and name in stored - {*targets}), None)
                     if other:
