@@ -31,6 +31,12 @@ _READS_ITSELF = {"__doc__", "__file__", "inspect"}
 _WORDS = {"idea", "outcome"}
 """Arguments with which a variant describes itself for readers."""
 _C_ENDS = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hpp", ".inl")
+_HEADERS = "common"
+"""The folder of native sources whose headers any operator may include; nothing in it is compiled by itself."""
+_INCLUDES = re.compile(r"# ?(?:include|include_next|import)\b(.*)$", re.MULTILINE)
+_INCLUDED = re.compile(r""" ?["<]([^"<>]+)[">] ?$""")
+_READS_FILES = re.compile(r"__has_include|__has_embed|# ?embed\b|\.incbin|%:|\?\?=")
+"""Other ways to reach a file."""
 _C_TOKENS = re.compile(
     r"""R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
     r"|(?P<comment>//[^\n]*|/\*.*?\*/)",
@@ -43,11 +49,14 @@ _C_TOKENS = re.compile(
 class _PythonFile:
     """imports: names of all modules that it may import, relative ones with one dot in front; "." for a file that cannot
     be parsed. content: a hash of its code without comments, docstrings and the words of its variants; its id where its
-    text may be part of what it does. variants: a hash by variant of what each can reach; None where that is unknown."""
+    text may be part of what it does. variants: a hash by variant of what each can reach; None where that is unknown.
+    uses: operators whose libraries it names. reads_headers: whether it may read headers of all operators as text."""
 
     imports: frozenset[str]
     content: str
     variants: dict[str, str] | None = None
+    uses: frozenset[str] = frozenset()
+    reads_headers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,8 @@ class Sources:
     """Fingerprints of the operators of one repository. Every commit's folders and every file are read once.
 
     An operator consists of its file, the files that it imports from the operator folder, the native source folders of
-    all of these, the native folders that belong to no operator, and warpwatch.toml. If it imports anything else of its
+    all of these and of operators that they name as `uses`, the native folders that belong to no operator, and
+    warpwatch.toml. Of the headers in `common` those count that are included. If it imports anything else of its
     repository, its fingerprint is the commit id. Imports by a name that is built at run time are not detected.
     Comments, docstrings, formatting, and the `idea` and `outcome` of a variant make no difference; neither do comments
     and white space of C++ and CUDA.
@@ -223,7 +233,16 @@ class Sources:
         used = self._used(operator, layout)
         if used is None:
             return sha, sha
-        native = [_native_folder(self._mirror, name, layout.natives[name]) for name in self._natives(used, layout)]
+        natives = [(name, layout.natives[name]) for name in self._natives(used, layout)]
+        own = tuple((name, item) for name, item in natives if name != _HEADERS)
+        native = [_native_folder(self._mirror, name, item) for name, item in own]
+        reading = any(self._read(layout.files[f"{name}.py"]).reads_headers for name in used)
+        for name, item in natives:
+            if name == _HEADERS:
+                is_whole = reading or not own
+                native.append(
+                    _native_folder(self._mirror, name, item) if is_whole else _headers(self._mirror, own, item)
+                )
         contents = [self._read(layout.files[f"{name}.py"]).content for name in sorted(used)]
         python = layout.description, contents
         return _digest(python if measured is None else (python, files)), _digest(native)
@@ -300,7 +319,8 @@ class Sources:
 
     def _natives(self, used: set[str], layout: _Layout) -> list[str]:
         """Folders of native sources, without those of operators that are not used."""
-        others = {file.removesuffix(".py") for file in layout.files} - used
+        libraries = set().union(*(self._read(layout.files[f"{name}.py"]).uses for name in used))
+        others = {file.removesuffix(".py") for file in layout.files} - used - libraries
         return sorted(name for name in layout.natives if name not in others)
 
     def _content(self, mirror: Path, path: str, blob: str) -> str:
@@ -337,7 +357,9 @@ class Sources:
                 imports = frozenset(name for node in ast.walk(tree) for name in _modules(node))
                 content = _content(tree)
                 variants = variant_digests(tree) if content is not None else None
-                self._python_files[blob] = _PythonFile(imports, content or blob, variants)
+                uses = frozenset(name for node in ast.walk(tree) for name in _used_libraries(node))
+                reads = content is None or any(_names_headers(node) for node in ast.walk(tree))
+                self._python_files[blob] = _PythonFile(imports, content or blob, variants, uses, reads)
         return self._python_files[blob]
 
 
@@ -352,6 +374,32 @@ def _native_folder(mirror: Path, name: str, item: str) -> str:
     """What a file or folder of native sources counts as. Ids tell contents, so that every process reads them once."""
     files = git.files_below(mirror, item, name)
     return f"{name} {_digest([(path, _native_content(mirror, path, blob)) for path, blob in files])}"
+
+
+@lru_cache(maxsize=2**14)
+def _headers(mirror: Path, folders: tuple[tuple[str, str], ...], common: str) -> str:
+    """What the headers of all operators count as for one that is built of these folders: those that are included, by
+    whatever path, or all where an include has no plain name."""
+    headers = git.files_below(mirror, common, _HEADERS)
+    pending = [blob for name, item in folders for _, blob in git.files_below(mirror, item, name)]
+    reached, included = set(pending), set[tuple[str, str]]()
+    while pending:
+        names = _included(mirror, pending.pop())
+        found = {(path, blob) for path, blob in headers if names is None or path.rpartition("/")[2] in names}
+        pending += {blob for _, blob in found} - reached
+        reached |= {*pending}
+        included |= found
+    return f"{_HEADERS} {_digest([(path, _native_content(mirror, path, blob)) for path, blob in sorted(included)])}"
+
+
+@lru_cache(maxsize=2**16)
+def _included(mirror: Path, blob: str) -> frozenset[str] | None:
+    """Last parts of the paths that a native file includes; None where they are not all plain."""
+    code = strip_comments(git.git("cat-file", "blob", blob, cwd=mirror))
+    if code is None or _READS_FILES.search(code):
+        return None
+    names = [_INCLUDED.match(line) for line in _INCLUDES.findall(code)]
+    return frozenset(name[1].rpartition("/")[2] for name in names if name) if all(names) else None
 
 
 @lru_cache(maxsize=2**16)
@@ -437,6 +485,20 @@ def _modules(node: ast.AST) -> list[str]:
         start = "." * node.level + f"{node.module}." if node.module else "." * node.level
         return [start + alias.name for alias in node.names]
     return []
+
+
+def _used_libraries(node: ast.AST) -> list[str]:
+    """The operators in `uses=("matmul", …)`, as far as they are written there."""
+    if not isinstance(node, ast.keyword) or node.arg != "uses":
+        return []
+    return [
+        item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant) and isinstance(item.value, str)
+    ]
+
+
+def _names_headers(node: ast.AST) -> bool:
+    """Whether it is a path in the folder of headers."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and _HEADERS in node.value.split("/")
 
 
 def _sibling(module: str, package: str) -> str | None:

@@ -86,6 +86,50 @@ def test_what_an_operator_is_made_from(tmp_path: Path, imports: str, file: str, 
     assert sources.of(before, "sphere") is None
 
 
+@pytest.mark.parametrize(
+    ("square", "python", "file", "same"),
+    [
+        ('#include "common/tensor.h"', "", "csrc/common/other.h", True),
+        ('#include "common/tensor.h"', "", "csrc/common/tensor.h", False),
+        ("#include <common/tensor.h>", "", "csrc/common/tensor.h", False),
+        ('#  include /* here */ "../common/tensor.h" // there', "", "csrc/common/tensor.h", False),
+        ('#include "common/outer.h"', "", "csrc/common/tensor.h", False),
+        ('// #include "common/tensor.h"', "", "csrc/common/tensor.h", True),
+        ('#include "local.h"', "", "csrc/common/tensor.h", False),
+        ('#define HEADER "common/tensor.h"\n#include HEADER', "", "csrc/common/tensor.h", False),
+        ('#if __has_include("common/new.h")\n#endif', "", "csrc/common/new.h", False),
+        ('%:include "common/tensor.h"', "", "csrc/common/tensor.h", False),
+        ('auto code = R"(#include "common/tensor.h"\n)";', "", "csrc/common/tensor.h", False),
+        ("", 'SOURCE = open("csrc/common/tensor.h").read()', "csrc/common/tensor.h", False),
+        ("", 'SOURCE = Path("csrc", "common", name).read_text()', "csrc/common/tensor.h", False),
+        ("", "SOURCE = Path(__file__).parents[1]", "csrc/common/tensor.h", False),
+        ("", "", "csrc/cube/cube.cpp", True),
+        ("", 'operator = Operator("square", uses=("square", "cube"))', "csrc/cube/cube.cpp", False),
+        ("", 'operator = Operator("square", uses=("cube",))', "csrc/common/outer.h", False),
+    ],
+)
+def test_headers_and_libraries_that_native_code_uses(
+    tmp_path: Path, square: str, python: str, file: str, same: bool
+) -> None:
+    run_git(tmp_path, "init", "--quiet")
+    files = {
+        MINE: python,
+        OTHERS: "",
+        "csrc/square/square.cpp": square,
+        "csrc/cube/cube.cpp": '#include "common/outer.h"',
+    }
+    files |= {"csrc/common/tensor.h": "", "csrc/common/outer.h": '#include "tensor.h"', "csrc/common/other.h": ""}
+    if "local" in square:
+        files["csrc/square/local.h"] = '#include "../common/tensor.h"'
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    before = change(tmp_path, "README.md", "")
+    after = change(tmp_path, file, f"{files.get(file, '')}\nint changed;")
+    sources = Sources(tmp_path)
+    assert (sources.of(before, "square") == sources.of(after, "square")) is same
+
+
 OPERATOR = """
 import torch
 from warpwatch import Operator
