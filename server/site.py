@@ -41,6 +41,8 @@ _URL = re.compile(r'url\("(/[^"]*)"\)')
 _ADDRESS = re.compile(r'"(/(?:[^"\\]|\\.)*)"')
 _OF_TESTS = frozenset(("data-statement", "data-series", "data-commit", "data-branches"))
 """Attributes of templates that no script and no style reads: a tenth of the page of a commit."""
+_SMALLEST_SHARED = 60
+"""Characters of a picture that are longer than a reference to it."""
 _EVERY_COMMIT = "SHA"
 """Stands for a commit in the address that a chart makes links from."""
 
@@ -322,6 +324,25 @@ def _place_texts(tree: Element, links: _Links) -> None:
             element.children = [f"{moment:%Y-%m-%d %H:%M}"]
 
 
+def _share_pictures(tree: Element) -> None:
+    """Draws a picture that a page has several times, such as the mark of a check that passes, once, and refers to it
+    elsewhere: every seventh byte of the page of a commit."""
+    first: dict[str, Element] = {}
+    for picture in [element for element in tree.descendants() if element.tag == "svg" and element.is_closed]:
+        drawn = write(Element("", children=picture.children))
+        # A class looks for its colour among the elements around it, which a reference leaves.
+        if len(drawn) < _SMALLEST_SHARED or "id=" in drawn or "class=" in drawn:
+            continue
+        shape = first.get(drawn)
+        if shape is None:
+            first[drawn] = shape = Element("g", children=picture.children)
+            picture.children = [shape]
+            continue
+        if "id" not in shape.attributes:
+            shape.attributes["id"] = f"shape-{list(first).index(drawn)}"
+        picture.children = [Element("use", {"href": f"#{shape.attributes['id']}"}, is_closed=False)]
+
+
 def _placed(links: _Links, literal: str) -> str:
     """The text of a string in JSON, which is an address or only begins like one."""
     text: str = json.loads(literal)
@@ -390,6 +411,7 @@ class _Site:
         markup = PublicMarkup(links.place, path, has_server=False)
         tree = markup.kept(tree)
         _place_texts(tree, links)
+        _share_pictures(tree)
         if links.json is not None:
             made["files"].append(page.json_file)
             self._put(page.json_file, (await self._get(links.json)).content)

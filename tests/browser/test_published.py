@@ -70,8 +70,14 @@ def test_every_link_of_a_site_leads_to_a_file(published: tuple[Path, Settings, D
     pages = {path for path in files if path.endswith(".html")}
     reached = {str(site / "index.html")}
     for page in pages:
-        folder = Path(page).parent
-        for address in set(re.findall(r' (?:href|src|value)="(\.[^"]*|/[^"]*)"', Path(page).read_text())):
+        folder, markup = Path(page).parent, Path(page).read_text()
+        shapes = re.findall(r'<g id="(shape-\d+)">', markup)
+        assert len(shapes) == len(set(shapes)), page
+        assert set(shapes) == set(re.findall(r'<use href="#([^"]*)"/>', markup)), page
+        drawn = re.findall(r"<svg[^>]*>(.*?)</svg>", markup, re.DOTALL)
+        pictures = [picture for picture in drawn if len(picture) >= 60 and "class=" not in picture]
+        assert len(pictures) == len(set(pictures)), f"{page} draws a picture twice"
+        for address in set(re.findall(r' (?:href|src|value)="(\.[^"]*|/[^"]*)"', markup)):
             parts = urlsplit(address.replace("&amp;", "&"))
             target = os.path.normpath(folder / unquote(parts.path))
             assert target in files, (page, address)
