@@ -38,3 +38,9 @@ def test_each_address_shows_what_its_row_quotes(client: TestClient) -> None:
         if answer.status_code != 200 or not all(words in shown for words in expected):
             missing[address] = (answer.status_code, expected)
     assert missing == {}
+
+
+def test_launches_of_an_operator_without_a_trace_say_how_to_record_them(client: TestClient) -> None:
+    page = client.get("/runs/traces?repository=example-h200&operator=bert_layer&view=launches").text
+    assert "--kinds profile --output traces.wwb --operators bert_layer" in page
+    assert "warpwatch submit" not in page, "example data cannot be measured here"
