@@ -40,7 +40,9 @@ class VerifiedReceipt:
     statement: dict[str, Any]
 
 
-@api.post("/judgements", status_code=201, responses=documented(403, 409, 422, 429, 502, 507) | documented_brief(201))
+@api.post(
+    "/judgements", status_code=201, responses=documented(403, 409, 413, 422, 429, 502, 507) | documented_brief(201)
+)
 @briefly(brief_judgement)
 @in_git_thread(lambda arguments: arguments["body"].repository)
 def create_judgement(
@@ -92,7 +94,7 @@ def get_keys(settings: Config) -> dict[str, Any]:
     return public_keys(settings.home)
 
 
-@api.post("/receipts/verify", responses=documented(422))
+@api.post("/receipts/verify", responses=documented(413, 422))
 def verify(settings: Config, body: ReceiptText) -> VerifiedReceipt:
     """What a receipt states, if this server has signed exactly this."""
     try:
