@@ -23,10 +23,8 @@ PYTEST := $(BIN)/pytest
 # Plugins for tests of browsers and of made-up requests take a second to import, in each process, and that of hypothesis
 # reads every constant of our code for the few tests that it makes up values for, which find bugs without.
 PLAIN  := -p no:schemathesis -p no:playwright -p no:base_url -p no:hypothesispytest
-# Runs of pytest beside each other in make test, and processes of the shared tests; coverage has one, because two would
-# write one file.
+# Runs of pytest beside each other in make test; coverage has one, because two would write one file.
 TESTERS ?= 2
-FORKS ?= $$(($$(nproc) + 1))
 # Many images switch byte code off, and then every process compiles all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -46,10 +44,10 @@ else
 	@$(MAKE) --no-print-directory timed
 endif
 
-shared: $(VENV)/.develop
-	$(PYTEST) $(PLAIN) --forks $(FORKS) $(SHARED)
+shared: $(VENV)/.collected
+	$(PYTEST) $(PLAIN) -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(SHARED)
 
-browsers: $(VENV)/.develop browser
+browsers: $(VENV)/.collected browser
 	$(PYTEST) tests/browser $(ALSO)
 
 later: browsers
@@ -84,7 +82,7 @@ package: $(VENV)/.develop  ## Build the wheel, install it in empty environments 
 
 coverage: $(VENV)/.develop browser  ## Run the tests and print which lines of the product they reach.
 	$(BIN)/coverage erase
-	$(MAKE) test PYTEST="$(PYTEST) --cov --cov-append --cov-report=" TESTERS=1 FORKS=0
+	$(MAKE) test PYTEST="$(PYTEST) --cov --cov-append --cov-report=" TESTERS=1
 	$(BIN)/coverage report
 
 check: lint types migrations build  ## Everything but the tests.
@@ -155,6 +153,12 @@ $(VENV)/bin/uv:
 # Byte code is compiled at install, because importing torch without it takes twice as long in every child process.
 $(VENV)/.serve: $(BIN)/uv pyproject.toml constraints.txt packaging/example/pyproject.toml
 	@$(UV) --compile-bytecode --editable '.[measure,database,embedded,server]'
+	@touch $@
+
+# pytest rewrites the assertions of every file when it first reads it, which each of five processes would do beside the
+# others. What goes wrong here goes wrong there as well, and is shown there.
+$(VENV)/.collected: $(VENV)/.develop
+	-@$(PYTEST) --collect-only -qq > /dev/null
 	@touch $@
 
 $(VENV)/.develop: $(VENV)/.serve

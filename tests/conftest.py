@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import forks, rewording
+from tests import rewording
 from warpwatch.worker import templates
 from warpwatch.worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
 
@@ -50,8 +50,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--requests", type=int, default=1, help=help_text)
     help_text = "Put the torch operators of kernels through opcheck for every precision, layout and size of 0 or 1."
     parser.addoption("--opcheck-all", action="store_true", help=help_text)
-    help_text = "Run the tests in so many forks of the process that has collected them, each a file at a time."
-    parser.addoption("--forks", type=int, default=0, help=help_text)
     help_text = (
         "With -n, give each process a CPU of its own, because children that measure take the first CPU they may."
     )
@@ -63,8 +61,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--own-cpu") and hasattr(config, "workerinput"):
         cpus = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cpus[int(config.workerinput["workerid"].removeprefix("gw")) % len(cpus)]})
-    if config.getoption("--forks"):
-        config.pluginmanager.register(forks)
     # What is imported while tests are collected stays, and looking for garbage in it takes a tenth of the time.
     gc.disable()
 
