@@ -17,6 +17,7 @@ from tests.apps import create_app
 from tests.builders import Lab, make_repository
 from warpwatch.cli.serve import listen
 from warpwatch.db.database import Database
+from warpwatch.server import app as application
 from warpwatch.server import site
 from warpwatch.settings import Settings
 
@@ -25,6 +26,8 @@ from warpwatch.settings import Settings
 def _prepared_routes_of_sites() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(site, "create_app", create_app)
+        # Beside every server that starts, a thread looks at every template.
+        patch.setattr(application, "compile_templates", lambda: None)
         yield
 
 
