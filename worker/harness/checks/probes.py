@@ -246,7 +246,7 @@ def _opcheck_one(operator: Any, args: Any, kwargs: Any) -> list[str]:
     has_fake = any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys) or (
         torch._library.simple_registry.singleton.find(operator._schema.name).fake_impl.kernel is not None
     )
-    tests = (*_ALWAYS, *_WITH_FAKE) if has_fake else _ALWAYS
+    tests: tuple[str, ...] = (*_ALWAYS, *_WITH_FAKE) if has_fake else _ALWAYS
     takes_codes = any(isinstance(item, Tensor) and is_coded(item) for item in tree_leaves((args, kwargs)))
     if takes_codes:
         # It multiplies arguments, to compare them with those after the call.
