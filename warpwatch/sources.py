@@ -395,7 +395,7 @@ def _headers(mirror: Path, folders: tuple[tuple[str, str], ...], common: str) ->
 @lru_cache(maxsize=2**16)
 def _included(mirror: Path, blob: str) -> frozenset[str] | None:
     """Last parts of the paths that a native file includes; None where they are not all plain."""
-    code = strip_comments(git.git("cat-file", "blob", blob, cwd=mirror))
+    code = _native_code(mirror, blob)
     if code is None or _READS_FILES.search(code):
         return None
     names = [_INCLUDED.match(line) for line in _INCLUDES.findall(code)]
@@ -405,8 +405,14 @@ def _included(mirror: Path, blob: str) -> frozenset[str] | None:
 @lru_cache(maxsize=2**16)
 def _native_content(mirror: Path, path: str, blob: str) -> str:
     """A hash of a file of C++ or CUDA without comments; the id of any other file."""
-    code = strip_comments(git.git("cat-file", "blob", blob, cwd=mirror)) if path.endswith(_C_ENDS) else None
+    code = _native_code(mirror, blob) if path.endswith(_C_ENDS) else None
     return blob if code is None else _digest(code)
+
+
+@lru_cache(maxsize=2**10)
+def _native_code(mirror: Path, blob: str) -> str | None:
+    """A file of C++ or CUDA without comments; two questions about it read it once."""
+    return strip_comments(git.git("cat-file", "blob", blob, cwd=mirror))
 
 
 def strip_comments(code: str) -> str | None:
