@@ -61,7 +61,9 @@ def _picture(
         x = left + step * (width - RIGHT - left)
         tone = "grid zero" if step == 1 else "grid"
         parts.append(f'<path class="{tone}" d="M{x:.0f} {AXIS - 6:.0f}V{height:.0f}"/>')
-        parts.append(f'<text x="{x:.0f}" y="12" text-anchor="middle">{share(step)}</text>')
+        # Half of the first label would lie outside of the narrow picture.
+        anchor = "middle" if x > LETTER * 2 else "start"
+        parts.append(f'<text x="{x:.0f}" y="12" text-anchor="{anchor}">{share(step)}</text>')
     letters = int((left if is_wide else width) / LETTER) - 2
     for index, (case, cells) in enumerate(rows):
         y = AXIS + index * pitch

@@ -40,6 +40,10 @@ class Lanes:
     def has_worker(self) -> bool:
         return any(device.workers for device in self.devices)
 
+    @property
+    def is_idle(self) -> bool:
+        return not any(device.queued or device.running for device in self.devices)
+
     def free_at(self) -> dict[str, datetime]:
         """When each device that works is free, by its name."""
         return {row.device.name: row.end for row in self.rows if row.end is not None}

@@ -206,6 +206,14 @@ def test_every_variant_is_a_line_over_the_size(quantity: SizeQuantity) -> None:
     accepted(figure)
 
 
+def test_labels_of_near_crossings_stand_below_one_another() -> None:
+    times = {1: (1.0, 2.0, 4.0), 2: (2.0, 1.0, 3.0), 3: (3.0, 2.0, 1.0)}
+    cells = [cell(f"n={n},f32,fwd", f"v{place}", ns) for n, row in times.items() for place, ns in enumerate(row)]
+    (group,) = size_groups([case(n, {"n": n}) for n in times], cells)["n"]
+    notes = size_figure(group, "n", SizeQuantity.TIME)["layout"]["annotations"]
+    assert [note["yshift"] for note in notes] == [0, -14]
+
+
 def test_cases_without_precision_and_direction_have_no_empty_name() -> None:
     cases = [CaseRow(n, f"n={n}", {"n": n}, "", "", "contiguous", ["quick"], 0, 0) for n in (1, 2)]
     (group,) = size_groups(cases, [cell(row.key, "v1", 1.0) for row in cases])["n"]
@@ -232,6 +240,10 @@ def test_a_row_per_case_has_a_mark_per_right_variant() -> None:
     places = [float(circle.get("cx", "0")) for circle in wide.iter("circle")]
     assert places[0] > places[1] > places[2]
     assert ceiling_rows([shared("n=8", "v3", None)], variant_styles(["v3"])) is None
+    long = [shared(f"batch=16,heads=12,size=4096x4096,sparsity=90,f32,{way}", "v1", 0.5) for way in ("fwd", "bwd")]
+    picture = ceiling_rows(long, variant_styles(["v1"]))
+    assert picture is not None
+    assert picture.count(",f32,fwd</text>") == picture.count(",f32,bwd</text>") == 2, "cut names keep what differs"
 
 
 def test_a_share_above_the_ceiling_stands_at_its_end_and_is_said() -> None:

@@ -132,6 +132,7 @@ def test_history_of_one_architecture(client: TestClient, lab: Lab) -> None:
         page = client.get("/kernels/square", params={"repository": "kernels", "device": "test-gpu", "code": quantity})
         assert page.status_code == 200
         assert "Machine code" in page.text
+        assert f'per commit · <a href="{url}?' in page.text
 
 
 def test_the_chart_draws_what_changed_first(lab: Lab) -> None:

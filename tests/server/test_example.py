@@ -176,6 +176,9 @@ def test_the_foreign_history_names_the_commits_that_its_comparisons_confirmed(
         for operator, sha in (("layer_norm", "6a2c4913"), ("rms_norm", "b27b4c5f"))
         for direction in ("slower", "faster")
     } | {("layer_norm", "faster", "540575bc")}
+    oldest = "08f2ea46"
+    page = client.get(f"/commits/{oldest}?repository=example-liger").text
+    assert "Compare with parent" not in page, "its parent was not submitted"
     for row in rows:
         if row["culprit_sha"]:
             detail = client.get(f"/api/v1/regressions/{row['id']}").json()

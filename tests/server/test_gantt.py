@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
@@ -66,6 +67,7 @@ def test_a_thousand_jobs_make_no_heavy_page() -> None:
     picture = gantt_svg(rows, NOW)
     assert picture is not None
     assert len(picture) < 80_000
+    assert re.search(r">[+−]\d+:\d\d h</text>", picture), "hours are never rounded"
 
 
 @pytest.mark.parametrize(

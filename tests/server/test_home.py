@@ -60,6 +60,8 @@ def test_a_row_counts_what_is_confirmed_suspected_and_failing(client: TestClient
     assert "kernels needs attention." in page
     assert 'aria-label="1 open in kernels"' in page
     assert 'aria-label="1 suspected in kernels"' in page
+    page = client.get("/overview").text
+    assert ">2 checks fail.</span>" in page
 
 
 def test_open_costs_are_counted_by_the_rule_that_lists_them(client: TestClient, lab: Lab) -> None:

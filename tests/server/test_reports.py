@@ -19,7 +19,7 @@ from warpwatch.server.reports.junit import junit
 from warpwatch.server.reports.markdown import LIMIT, MARKER, markdown
 from warpwatch.server.reports.model import KINDS, Report, ReportRow, ReportRowKind, exit_code
 from warpwatch.server.reports.sarif import sarif
-from warpwatch.server.reports.sensitivity import CaseSensitivity, missed_text, summarize
+from warpwatch.server.reports.sensitivity import CaseSensitivity, detectable_text, missed_text, summarize
 
 NASTY = (
     "a | b `c` <b>&amp;</b> @everyone ]]> \x00\x1b[31m \ud800 [link](http://evil.example) ``` \n\n# head" + "!" * 300
@@ -267,6 +267,7 @@ def test_every_form_says_which_slow_downs_would_have_been_found() -> None:
         "2 cases", "2\u2009cases"
     )
     assert (found.unknown, found.above_2, found.above_5, found.above_10, found.missed) == (1, 2, 2, 1, 2)
+    assert detectable_text(replace(CASES[0], detectable=168.1)) == "×169"
     made = report(row("blind", 1), sensitivity=found)
     measured = [ReportedSeries("square", "v3", f"n={number},f32,fwd", "test-gpu") for number in range(3)]
     outputs = {
