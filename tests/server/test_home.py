@@ -64,6 +64,17 @@ def test_a_row_counts_what_is_confirmed_suspected_and_failing(client: TestClient
     assert ">2 checks fail.</span>" in page
 
 
+def test_the_overview_names_operators_that_were_not_checked(client: TestClient, lab: Lab) -> None:
+    lab.operators = ("square", "cube")
+    lab.bench(0, {V1: 10_000.0})
+    lab.check(0, {V1: Status.OK})
+    assert " All checks pass." in client.get("/overview").text
+    lab.bench(0, {V1: 10_000.0}, operator="cube")
+    page = client.get("/overview").text
+    assert " No check fails; 1 operator was not checked." in page
+    assert "All checks pass" not in page
+
+
 def test_open_costs_are_counted_by_the_rule_that_lists_them(client: TestClient, lab: Lab) -> None:
     """Made-up trades of six commits: what was given back, accepted or is only suspected does not count."""
     lab.bench(0, {V1: 10_000.0})
