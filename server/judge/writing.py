@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from warpwatch.contract.case import parse_case
+from warpwatch.contract.rounds import launch_seems_changed
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Answer, ChangeDirection, JobKind, Purpose, Status, Verdict
+from warpwatch.contract.words import Answer, ChangeDirection, JobKind, Purpose, Signal, Status, Verdict
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.judging import KnownChange, RegressionFacts, RegressionState
 from warpwatch.db.reads.observed import RoundsRow
@@ -362,7 +363,8 @@ def repeat_unsure(session: Session, submission_id: int) -> None:
     unsure = [
         pair
         for pair in pairs
-        if classify_pairs(
+        if (pair.metric != Signal.LAUNCH or launch_seems_changed(pair.base_ns, pair.head_ns))
+        and classify_pairs(
             pair.base_ns,
             pair.head_ns,
             kind_of_time(pair.cell.device_kind, pair.metric, pair.protocol),

@@ -40,7 +40,7 @@ OWN = {
     },
     "bytecode.py": {"prepare, _compile": "byte code that was copied out of a jail"},
     "caches.py": {"fill, keep": "the folder of a cache", "remove_unused, _remove": "folders of caches"},
-    "cards.py": {"_read_machine, _cpu_fact": "/sys and /proc"},
+    "cards.py": {"read_model, _read_machine, _cpu_fact": "/sys and /proc"},
     "checkout.py": {"_spec": "the folder of libraries", "__init__": "the folder of libraries"},
     "child.py": {"_start": "whether folders that the worker chose are there"},
     "devices.py": {
