@@ -233,16 +233,15 @@ class Sources:
         used = self._used(operator, layout)
         if used is None:
             return sha, sha
-        natives = [(name, layout.natives[name]) for name in self._natives(used, layout)]
-        own = tuple((name, item) for name, item in natives if name != _HEADERS)
+        natives = {name: layout.natives[name] for name in self._natives(used, layout)}
+        common = natives.pop(_HEADERS, None)
+        own = tuple(natives.items())
         native = [_native_folder(self._mirror, name, item) for name, item in own]
-        reading = any(self._read(layout.files[f"{name}.py"]).reads_headers for name in used)
-        for name, item in natives:
-            if name == _HEADERS:
-                is_whole = reading or not own
-                native.append(
-                    _native_folder(self._mirror, name, item) if is_whole else _headers(self._mirror, own, item)
-                )
+        if common is not None:
+            is_whole = not own or any(self._read(layout.files[f"{name}.py"]).reads_headers for name in used)
+            native.append(
+                _native_folder(self._mirror, _HEADERS, common) if is_whole else _headers(self._mirror, own, common)
+            )
         contents = [self._read(layout.files[f"{name}.py"]).content for name in sorted(used)]
         python = layout.description, contents
         return _digest(python if measured is None else (python, files)), _digest(native)
@@ -386,8 +385,9 @@ def _headers(mirror: Path, folders: tuple[tuple[str, str], ...], common: str) ->
     while pending:
         names = _included(mirror, pending.pop())
         found = {(path, blob) for path, blob in headers if names is None or path.rpartition("/")[2] in names}
-        pending += {blob for _, blob in found} - reached
-        reached |= {*pending}
+        new = {blob for _, blob in found} - reached
+        pending += new
+        reached |= new
         included |= found
     return f"{_HEADERS} {_digest([(path, _native_content(mirror, path, blob)) for path, blob in sorted(included)])}"
 
