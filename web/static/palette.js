@@ -131,7 +131,8 @@ function openShortcuts() {
 let awaitsPlace = false;
 document.addEventListener("keydown", (event) => {
   const opensSearch = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k";
-  const isTyping = event.target.closest?.("input, textarea, select, [contenteditable], dialog:not(.shortcuts)");
+  // Until the next frame is drawn, the field of a dialog that was just closed has the focus, and nobody types there.
+  const isTyping = event.target.checkVisibility?.() && event.target.closest("input, textarea, select, [contenteditable], dialog:not(.shortcuts)");
   if (!opensSearch && (isTyping || event.ctrlKey || event.metaKey || event.altKey)) return;
   // The keys work while their list is open, too.
   if (event.key !== "Escape") shortcuts?.close();
