@@ -6,9 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import exp, log, prod
+from operator import itemgetter
 from typing import Any
 
 from warpwatch.db.reads.code import CaseRow
@@ -142,9 +144,13 @@ def fastest_summary(group: SizeGroup, size: str) -> str:
     items = crossovers(group)
     if items:
         return ", ".join(f"{item.winner} beats {item.loser} from {size} {significant(item.value)}" for item in items)
-    cells = group.points[-1].cells
-    fastest = min(cells, key=lambda name: time_of(group.points[-1], name))
-    return f"{fastest} is the fastest at every size"
+    # Variants that were not timed at neighbouring sizes cross nowhere, and still one of them may be the fastest.
+    fastest = [(min(point.cells, key=partial(time_of, point)), point.text) for point in group.points if point.cells]
+    runs = [(name, [text for _, text in run]) for name, run in groupby(fastest, key=itemgetter(0))]
+    if len(runs) == 1:
+        return f"{runs[0][0]} is the fastest at every size"
+    ends = [(name, " to ".join(dict.fromkeys((at[0], at[-1])))) for name, at in runs]
+    return "the fastest is " + ", ".join(f"{name} at {size} {at}" for name, at in ends)
 
 
 def size_figure(

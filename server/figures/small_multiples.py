@@ -27,8 +27,7 @@ LEAST_SPAN, MOST_REACH = 2 * log(1.05), log(4)
 @dataclass(frozen=True, slots=True)
 class CaseChoice:
     """A case to choose. variant: whose history svg shows, relative to its first point; svg is empty where there is
-    none. open, suspected: statements about its changes, the newest first. others: the variants of those that are about
-    another one, by series.
+    none. open, suspected: statements about its changes, the newest first; variants: of these, by series.
     """
 
     case: str
@@ -37,17 +36,21 @@ class CaseChoice:
     svg: str
     open: list[Statement]
     suspected: list[Statement]
-    others: dict[int, str]
+    variants: dict[int, str]
 
 
-def shown_series(series: Sequence[CaseSeries], variant: str | None = None) -> list[CaseSeries]:
-    """One series of each case, in natural order: that of the variant, else the fastest right one."""
+def shown_series(
+    series: Sequence[CaseSeries], changes: Sequence[CaseChange] = (), variant: str | None = None
+) -> list[CaseSeries]:
+    """One series of each case, in natural order: that of the variant, else one whose change is confirmed, so that its
+    mark stands beside its own line, else the fastest right one."""
+    changed = {item.series_id for item in changes if case_statement(item).kind == StatementKind.CONFIRMED}
     by_case: dict[str, list[CaseSeries]] = defaultdict(list)
     for row in series:
         by_case[row.case].append(row)
 
-    def preference(row: CaseSeries) -> tuple[bool, bool, float]:
-        return row.variant != variant, not row.is_right, row.median_ns or float("inf")
+    def preference(row: CaseSeries) -> tuple[bool, bool, bool, float]:
+        return row.variant != variant, row.series_id not in changed, not row.is_right, row.median_ns or float("inf")
 
     return [min(by_case[case], key=preference) for case in sorted(by_case, key=natural)]
 
@@ -64,9 +67,6 @@ def case_choices(
     for item in changes:
         if (item.variant, item.case) in cases:
             by_case[item.case].append((item, case_statement(item)))
-    # A change of the host's time is none of the line of the device's.
-    timed = {row.series_id for row in series}
-    marks = {case: [item for item in items if item[0].series_id in timed] for case, items in by_case.items()}
     drawn = {row.series_id for row in shown[:MOST_PICTURES]}
     histories = {id_: list(group) for id_, group in groupby(points, key=lambda point: point.series_id) if id_ in drawn}
     histories = {id_: history for id_, history in histories.items() if len(history) > 1}
@@ -80,10 +80,10 @@ def case_choices(
             row.case,
             row.variant,
             bool(row.suites),
-            _svg(row, histories[row.series_id], marks.get(row.case, []), scale) if row.series_id in histories else "",
+            _svg(row, histories[row.series_id], by_case[row.case], scale) if row.series_id in histories else "",
             [about for _, about in by_case[row.case] if about.kind == StatementKind.CONFIRMED],
             [about for _, about in by_case[row.case] if about.kind != StatementKind.CONFIRMED],
-            {item.series_id: item.variant for item, _ in by_case[row.case] if item.variant != row.variant},
+            {item.series_id: item.variant for item, _ in by_case[row.case]},
         )
         for row in shown
     ]
@@ -141,7 +141,9 @@ def _svg(
         for piece in pieces
         if len(piece) == 1
     )
-    marks = {item.head_id: about for item, about in reversed(changes) if item.head_id in scale.places}
+    # A change of another variant, or of the host's time, is none of this line.
+    own = [(item.head_id, about) for item, about in reversed(changes) if item.series_id == row.series_id]
+    marks = {head_id: about for head_id, about in own if head_id in scale.places}
     bands = "".join(_band(scale.x(id_), max(scale.step, 4.0), about) for id_, about in marks.items())
     moved = change(points[-1].median_ns / points[0].median_ns)
     label = escape(f"{row.case}: {row.variant} {moved} since the first commit shown")

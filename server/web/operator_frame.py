@@ -127,8 +127,6 @@ def read_frame(page: Scope, name: str, choice: FrameChoice) -> OperatorFrame:
     )
     variants = [name for name in choice.variants if name in operator.variants]
     listed = [row for row in series if choice.suite in (None, *row.suites) or row.case == choice.case]
-    shown = shown_series(listed, variants[0] if len(variants) == 1 else None)
-    points = list_recent_points(page.session, [row.series_id for row in shown[:MOST_PICTURES]], page.line)
     own = {row.series_id for row in series}
     with_launch = bench.metric in DEVICE_METRICS[bench.device.kind]
     changes = [
@@ -136,6 +134,8 @@ def read_frame(page: Scope, name: str, choice: FrameChoice) -> OperatorFrame:
         for item in list_case_changes(page.session, page.repository.id, bench.device.id, page.line, operator.id)
         if item.series_id in own or (with_launch and item.signal == Signal.LAUNCH)
     ]
+    shown = shown_series(listed, changes, variants[0] if len(variants) == 1 else None)
+    points = list_recent_points(page.session, [row.series_id for row in shown[:MOST_PICTURES]], page.line)
     shas = list_shas(page.session, places := commit_places(points))
     ranked = rank_variants(series)
     return OperatorFrame(

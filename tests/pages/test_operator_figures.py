@@ -24,6 +24,7 @@ from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
 from warpwatch.server.figures.size_axis import (
     SizeQuantity,
     crossovers,
+    fastest_summary,
     size_figure,
     size_groups,
 )
@@ -155,6 +156,15 @@ def test_sweeps_of_an_operator_that_declares_no_question_answer_which_variant_is
     (question,) = answer_questions([], size_groups(*sparse()))
     assert question.text == "Which variant is the fastest over sparsity?"
     assert question.answers == [("m=64,f32,fwd", "sparse beats dense from sparsity 72.0")]
+
+
+def test_a_variant_that_is_timed_at_one_size_alone_may_be_the_fastest_there() -> None:
+    cases = [case(n, {"n": n}) for n in (1, 2, 4, 8)]
+    cells = [cell(row.key, "v5", 13.0) for row in cases]
+    groups = size_groups(cases, cells)
+    assert fastest_summary(groups["n"][0], "n") == "v5 is the fastest at every size"
+    (group,) = size_groups(cases, [*cells, cell(cases[0].key, "v3", 12.0)])["n"]
+    assert fastest_summary(group, "n") == "the fastest is v3 at n 1, v5 at n 2 to 8"
 
 
 def test_the_cost_of_caches_and_launches_is_that_of_the_fastest_variant() -> None:
@@ -312,7 +322,17 @@ def test_one_height_means_one_change_in_all_pictures() -> None:
 def test_a_case_shows_its_fastest_right_variant_or_the_chosen_one() -> None:
     series = [timed("n=8", "v1", 1, 9.0), timed("n=8", "v2", 2, 5.0), timed("n=8", "v3", 3, 1.0, "wrong")]
     assert [row.variant for row in shown_series(series)] == ["v2"]
-    assert [row.variant for row in shown_series(series, "v3")] == ["v3"]
+    assert [row.variant for row in shown_series(series, variant="v3")] == ["v3"]
+
+
+def test_a_case_shows_the_variant_whose_change_is_confirmed() -> None:
+    series = [timed("n=8", "v1", 1, 5.0), timed("n=8", "v2", 2, 9.0), timed("n=8", "v3", 3, 7.0)]
+    changes = [
+        CaseChange("spmm", 3, 8, "slower", "suspected", 1.2, 4, "n=8", "v3"),
+        CaseChange("spmm", 2, 9, "slower", "culprit", 1.2, 4, "n=8", "v2"),
+    ]
+    assert [row.variant for row in shown_series(series, changes)] == ["v2"]
+    assert [row.variant for row in shown_series(series, changes[:1])] == ["v1"]
 
 
 def test_marks_of_changes_are_coloured_where_they_were_decided() -> None:
@@ -325,8 +345,8 @@ def test_marks_of_changes_are_coloured_where_they_were_decided() -> None:
         CaseChange("spmm", 5, 6, "slower", "culprit", 1.2, 2, "n=16", "v1"),
     ]
     (choice,) = case_choices(series, series[:1], points, changes)
-    assert re.findall(r'<rect class="(\w+)"', choice.svg) == ["faster", "suspected", "slower"]
-    assert choice.svg.count("data-statement=") == 3
+    assert re.findall(r'<rect class="(\w+)"', choice.svg) == ["faster", "suspected"]
+    assert choice.svg.count("data-statement=") == 2, "the change of v2 is none of the line of v1"
     assert [row.regression_id for row in choice.open] == [9, 7], "of every variant of the case"
     assert [row.regression_id for row in choice.suspected] == [8]
-    assert choice.others == {2: "v2"}, "their marks name the variant, because the picture is of v1"
+    assert choice.variants == {1: "v1", 2: "v2"}, "a mark names its variant, because the picture is of one of them"
