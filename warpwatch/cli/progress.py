@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from textwrap import shorten
 from threading import Event, Thread
 
 from rich.console import Console
@@ -47,7 +46,7 @@ class TerminalReporter(SilentReporter):
         not shown, its last line stands there as well."""
         jobs, step = (self._progress.tasks[number] for number in (self._jobs, self._steps))
         parts = [f"{jobs.completed:g} of {jobs.total or 1:g} jobs have ended", jobs.description, step.description]
-        parts += [shorten(self._last_line, _LAST_LINE_WIDTH)] if self._is_quiet else []
+        parts += [_both_ends(self._last_line)] if self._is_quiet else []
         if jobs.completed and jobs.elapsed and jobs.total:
             left = jobs.elapsed / jobs.completed * (jobs.total - jobs.completed)
             parts.append(f"expected end {time.strftime('%H:%M', time.localtime(time.time() + left))}")
@@ -55,6 +54,12 @@ class TerminalReporter(SilentReporter):
 
     def should_stop(self) -> str | None:
         return INTERRUPTED if self.interrupted else None
+
+
+def _both_ends(line: str) -> str:
+    """A long line without its middle: the calls of a compiler begin alike, and name the file further behind."""
+    rest = _LAST_LINE_WIDTH // 2
+    return line if len(line) <= _LAST_LINE_WIDTH else f"{line[:rest]} … {line[-rest:]}"
 
 
 @contextmanager
