@@ -92,17 +92,12 @@ def prepare(home: Path, interpreter: str, confinement: Confinement) -> Path | No
     target = home / FOLDER / state.key
     with contextlib.suppress(OSError):
         if not target.is_dir():
-            _compile(interpreter, confinement, target)
+            words = [interpreter, "-P", str(BOOTSTRAP), "--import", "--root", "/", "--libraries", "/"]
+            with ended(confinement, words, {BYTECODE_VARIABLE: FOLDER}, _IMPORT_SECONDS) as left:
+                names = [entry.name for entry in left.walk(_LIMITS, FOLDER) if entry.is_file]
+                keep(left, {name: name.removeprefix(f"{FOLDER}/") for name in names}, target, _LIMIT_BYTES)
+            for unused in sorted(target.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+                shutil.rmtree(unused, ignore_errors=True)
         os.utime(target)
         return target
     return None
-
-
-def _compile(interpreter: str, confinement: Confinement, target: Path) -> None:
-    """Imports what children import, and stores the byte code that this leaves."""
-    words = [interpreter, "-P", str(BOOTSTRAP), "--import", "--root", "/", "--libraries", "/"]
-    with ended(confinement, words, {BYTECODE_VARIABLE: FOLDER}, _IMPORT_SECONDS) as left:
-        names = [entry.name for entry in left.walk(_LIMITS, FOLDER) if entry.is_file]
-        keep(left, {name: name.removeprefix(f"{FOLDER}/") for name in names}, target, _LIMIT_BYTES)
-    for unused in sorted(target.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
-        shutil.rmtree(unused, ignore_errors=True)

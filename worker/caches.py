@@ -13,7 +13,6 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,12 +80,8 @@ def cache_of(home: Path, *content: str) -> CodeCache:
 def remove_unused(home: Path) -> None:
     """Removes the caches that have not been used for longest."""
     with contextlib.suppress(OSError):
-        _remove(sorted((home / "jit").iterdir(), key=lambda folder: folder.stat().st_mtime)[:-LIMIT_CACHES])
-
-
-def _remove(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+        for folder in sorted((home / "jit").iterdir(), key=lambda folder: folder.stat().st_mtime)[:-LIMIT_CACHES]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_current(kept: TreeEntry | None, entry: TreeEntry) -> bool:

@@ -60,7 +60,9 @@ def _read_gpu(uuid: str) -> Card:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = _card_of(pynvml, uuid)
+        # The key is that of the whole GPU, also where the device is a slice of one.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        handle = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
         sources: dict[str, Callable[[], Any]] = {
             "uuid": lambda: pynvml.nvmlDeviceGetUUID(handle),
             "board": lambda: pynvml.nvmlDeviceGetBoardPartNumber(handle),
@@ -74,12 +76,6 @@ def _read_gpu(uuid: str) -> Card:
     except Exception:  # noqa: BLE001 - a missing or broken NVML raises many kinds of errors.
         facts.setdefault("uuid", uuid)
     return Card(facts.get("uuid", uuid), facts | _host())
-
-
-def _card_of(nvml: Any, uuid: str) -> Any:
-    """The handle of a GPU; of a slice of one, that of the whole GPU."""
-    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-    return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
 
 
 def _host() -> dict[str, str]:

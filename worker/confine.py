@@ -123,7 +123,10 @@ def confine(plan: dict[str, Any]) -> None:
         _call(_libc.unshare(CLONE_NEWNET), "unshare", "network")
     scratch = _enter_namespaces(plan) if namespaces else -1
     if plan["parent"] is not None:
-        _die_with(plan["parent"])
+        _call(_libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "prctl", "parent")
+        # The parent may have died before that was asked for.
+        if os.getppid() != plan["parent"]:
+            os._exit(1)
     if namespaces:
         _enter_process_namespace(plan, scratch)
     else:
@@ -251,10 +254,16 @@ def _close_to_others() -> None:
 def _give_up(plan: dict[str, Any], capabilities: Sequence[int]) -> None:
     """Lowers the limits, drops all other capabilities and installs the filter."""
     for name, value in plan["limits"].items():
-        _lower_limit(getattr(resource, f"RLIMIT_{name}"), value)
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (limit, limit))
     _drop_capabilities(capabilities)
     if plan["filter"]:
-        _install_filter(bytes.fromhex(plan["filter"]))
+        program = bytes.fromhex(plan["filter"])
+        instructions = ctypes.create_string_buffer(program, len(program))
+        header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(instructions))
+        _call(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0), "prctl", "filter")
 
 
 def _protect_system_files(proc: str) -> None:
@@ -287,12 +296,6 @@ def _drop_capabilities(kept: Sequence[int]) -> None:
     low = (effective & mask, permitted & mask, inheritable & mask)
     _call(_libc.capset(header, struct.pack("6I", *low, *(0 for _ in high))), "capset", "")
     _call(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl", "new privileges")
-
-
-def _install_filter(program: bytes) -> None:
-    instructions = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(instructions))
-    _call(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0), "prctl", "filter")
 
 
 def _send_descriptors(channel: _socket.socket, descriptors: bytes) -> None:
@@ -360,19 +363,6 @@ def _set_attributes(folder: str, added: int, removed: int, flags: int) -> None:
     attributes = struct.pack("QQQQ", added, removed, 0, 0)
     words = (AT_FDCWD, os.fsencode(folder), ctypes.c_uint(flags), attributes, ctypes.c_size_t(32))
     _call(_libc.syscall(SYS_MOUNT_SETATTR, *words), "mount_setattr", folder)
-
-
-def _lower_limit(kind: int, value: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (value, value))
-
-
-def _die_with(parent: int) -> None:
-    """Has the kernel kill this process when its parent dies. The parent may have died before that was asked for."""
-    _call(_libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "prctl", "parent")
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _write(path: str, text: str) -> None:

@@ -81,7 +81,15 @@ def make(interpreter: str, confinement: Confinement, should_stop: Callable[[], s
     if place is not None and not place.is_dir() and place not in _made.tried:
         _made.tried.add(place)
         with contextlib.suppress(OSError):
-            _make(interpreter, confinement, place, should_stop)
+            with ended(confinement, [interpreter, "-P", "-c", _COMPILE], {}, _SECONDS, should_stop) as left:
+                # A compiler that was killed may leave half a file.
+                left.read(_DONE, 1)
+                entries = [entry for part in (_HEADERS, _PROBES) for entry in left.walk(_LIMITS, part)]
+                names = [entry.name for entry in entries if entry.is_file and not entry.name.endswith(_LOCK)]
+                keep(left, {name: name for name in names}, place, _LIMIT_BYTES)
+            for unused in place.parent.iterdir():
+                if unused.is_dir() and unused.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                    shutil.rmtree(unused, ignore_errors=True)
 
 
 def _place(interpreter: str, confinement: Confinement) -> Path | None:
@@ -102,16 +110,3 @@ def lay_out(folder: Path, temp: Tree) -> None:
     for header in made.entries(_HEADERS):
         temp.make_link(header.name, str(folder / header.name))
     made.copy_all(_PROBES, temp, _PROBES, _LIMITS)
-
-
-def _make(interpreter: str, confinement: Confinement, target: Path, should_stop: Callable[[], str | None]) -> None:
-    """Compiles something, and keeps what this leaves. OSError where it fails or is stopped."""
-    with ended(confinement, [interpreter, "-P", "-c", _COMPILE], {}, _SECONDS, should_stop) as left:
-        # A compiler that was killed may leave half a file.
-        left.read(_DONE, 1)
-        entries = [entry for part in (_HEADERS, _PROBES) for entry in left.walk(_LIMITS, part)]
-        names = [entry.name for entry in entries if entry.is_file and not entry.name.endswith(_LOCK)]
-        keep(left, {name: name for name in names}, target, _LIMIT_BYTES)
-    for unused in target.parent.iterdir():
-        if unused.is_dir() and unused.stat().st_mtime < time.time() - _KEPT_SECONDS:
-            shutil.rmtree(unused, ignore_errors=True)

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from warpwatch.contract.words import Reason
 from warpwatch.settings import Settings, free_bytes
@@ -107,7 +106,9 @@ def _unpack(settings: Settings, reference: str, folder: Path) -> None:
     container = _run(reference, _TOOL_SECONDS, podman, "create", "--network", "none", reference, "/nothing").strip()
     try:
         _export(podman, container, partial / "root", reference)
-        description = {"reference": reference, "variables": _variables(facts)}
+        config = facts.get("Config") or {}
+        pairs = (str(entry).partition("=") for entry in config.get("Env") or [])
+        description = {"reference": reference, "variables": {name: value for name, _, value in pairs if name}}
         (partial / "image.json").write_text(json.dumps(description), encoding="utf-8")
         if not folder.exists():
             partial.rename(folder)
@@ -153,12 +154,6 @@ def _export(podman: str, container: str, root: Path, reference: str) -> None:
         words_of_tar = done.stderr.decode(errors="replace").strip()[-500:]
         message = f"the files of {reference} cannot be written: {words_of_tar or 'podman export failed'}"
         raise CannotRunError(message, retry=True, reason=Reason.IMAGE_MISSING)
-
-
-def _variables(facts: Mapping[str, Any]) -> dict[str, str]:
-    config = facts.get("Config") or {}
-    pairs = (str(entry).partition("=") for entry in config.get("Env") or [])
-    return {name: value for name, _, value in pairs if name}
 
 
 def _resolve(root: Path, path: str) -> Path | None:

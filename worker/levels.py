@@ -163,7 +163,9 @@ def strongest_isolation(home: Path, device_kind: str = "cpu") -> str:
             f"WARPWATCH_ISOLATION={level}"
         )
     if best != level:
-        _write_record(record, level)
+        partial = record.with_name(f"{record.name}.{os.getpid()}")
+        partial.write_text(f"{level}\n", encoding="ascii")
+        partial.replace(record)
     return level
 
 
@@ -221,9 +223,3 @@ def _read_record(file: Path) -> str | None:
     if level not in LEVELS:
         raise IsolationError(f"{file} must hold one of {', '.join(LEVELS)}; write the level that children must have")
     return level
-
-
-def _write_record(file: Path, level: str) -> None:
-    partial = file.with_name(f"{file.name}.{os.getpid()}")
-    partial.write_text(f"{level}\n", encoding="ascii")
-    partial.replace(file)

@@ -63,7 +63,9 @@ def run_worker(
     Raises CannotRunError when the device cannot be used, ServerError when the server cannot, Stopped when told to stop
     before it had begun to serve.
     """
-    _keep_secrets()
+    # Without a user namespace kernel code could read the worker's key from /proc.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     begin = time.monotonic()
     stop_requested = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -105,12 +107,6 @@ async def _serve(
     finally:
         stop_requested.set()
         await forwarding
-
-
-def _keep_secrets() -> None:
-    """Makes this process unreadable: without a user namespace kernel code could read the worker's key from /proc."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 class _Worker:

@@ -42,7 +42,9 @@ def require_space(settings: Settings) -> None:
 
 def reason_of(error: BaseException, home: Path) -> Reason | None:
     """Which outage an error stands for, from its type and the state of the disk; None where it stands for none."""
-    causes = _chain(error)
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__) is not None and cause not in causes:
+        causes.append(cause)
     if any(isinstance(cause, git.UnreachableError) for cause in causes):
         return Reason.GIT_UNREACHABLE
     system_errors = [cause for cause in causes if isinstance(cause, OSError) and not isinstance(cause, TreeError)]
@@ -80,13 +82,6 @@ def _check_out_known_tree(home: Path) -> None:
         git.in_worktree(mirror, folder, "read-tree", "--reset", "-u", tree)
         if Tree(folder).read(name, 100) != text.encode():
             raise OSError(f"{folder} does not hold what was checked out")
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    causes = [error]
-    while (cause := causes[-1].__cause__) is not None and cause not in causes:
-        causes.append(cause)
-    return causes
 
 
 def _disk_is_full(home: Path) -> bool:

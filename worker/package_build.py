@@ -140,7 +140,9 @@ def build_package(
             _wait(process, begin + seconds, seconds, reporter)
         except PackageBuildError as error:
             # A jail that did not even start has no folder, which says nothing about the command.
-            error.fault = error.fault or _find_full_disk(Tree(jail.folder()))
+            error.fault = error.fault or (
+                Fault.BUILD_FULL_DISK if Tree(jail.folder()).free_bytes() < _FULL_BYTES else None
+            )
             raise
         finally:
             jail.kill(process.pid)
@@ -222,11 +224,6 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, seconds: float, rep
         # Builders of Python print a long traceback behind the error of a compiler.
         cut = [line for line in errors if line not in tail]
         raise PackageBuildError("\n".join([f"the build command exited with status {code}", *cut, *tail]), fault)
-
-
-def _find_full_disk(left: Tree) -> Fault | None:
-    """BUILD_FULL_DISK where the temporary folder of a failed build has no room any more."""
-    return Fault.BUILD_FULL_DISK if left.free_bytes() < _FULL_BYTES else None
 
 
 def _keep(made: Tree, folder: Path) -> None:

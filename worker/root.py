@@ -106,7 +106,9 @@ def plan_root(
         _add_image(image, entries, is_cuda=is_cuda)
     else:
         programs = tuple(word for word in words if word.startswith("/") and os.access(word, os.X_OK))
-        for path in _host_folders(programs, is_cuda, _frozen(environ)):
+        names = (*_FOLDER_VARIABLES, *_LIST_VARIABLES, *_TOOL_VARIABLES, "PYTHONUSERBASE", "PYTHONNOUSERSITE")
+        variables = tuple((name, environ[name]) for name in names if environ.get(name))
+        for path in _host_folders(programs, is_cuda, variables):
             if not path.startswith(f"{own}/"):
                 _add(path, entries)
         entries |= {("empty", path): RootEntry("empty", path) for path in EMPTY}
@@ -142,11 +144,6 @@ def _add_image(image: ContainerImage, entries: dict[tuple[str, str], RootEntry],
     for file in list_driver_files() if is_cuda else ():
         path = f"{DRIVERS}/{os.path.basename(file)}"  # noqa: PTH119
         entries["bind", path] = RootEntry("bind", path, os.path.realpath(file))
-
-
-def _frozen(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    names = (*_FOLDER_VARIABLES, *_LIST_VARIABLES, *_TOOL_VARIABLES, "PYTHONUSERBASE", "PYTHONNOUSERSITE")
-    return tuple((name, environ[name]) for name in names if environ.get(name))
 
 
 @cache

@@ -113,7 +113,14 @@ def _library(compiler: str, name: str) -> str:
 
 
 def _compute(tool: str) -> Sanitizer:
-    program = _compute_sanitizer()
+    spec = importlib.util.find_spec("nvidia")
+    wheels = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+    toolkits = [Path(folder) for folder in (os.environ.get("CUDA_HOME"), _TOOLKIT) if folder]
+    toolkits += [folder for wheel in wheels for folder in sorted(wheel.glob("cu*"))]
+    places = [folder / part for folder in toolkits for part in ("bin", "compute-sanitizer")]
+    program = shutil.which("compute-sanitizer") or shutil.which(
+        "compute-sanitizer", path=os.pathsep.join(map(str, places))
+    )
     if program is None:
         raise SanitizerMissingError(
             "compute-sanitizer is not installed: put the CUDA toolkit's on PATH, or set CUDA_HOME"
@@ -124,14 +131,3 @@ def _compute(tool: str) -> Sanitizer:
         words += ["--report-api-errors", "no"]
     # Torch's allocator caches memory, in which a read beyond a tensor is not out of bounds.
     return Sanitizer(tool, tuple(words), {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool != "racecheck" else {})
-
-
-def _compute_sanitizer() -> str | None:
-    spec = importlib.util.find_spec("nvidia")
-    wheels = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
-    toolkits = [Path(folder) for folder in (os.environ.get("CUDA_HOME"), _TOOLKIT) if folder]
-    toolkits += [folder for wheel in wheels for folder in sorted(wheel.glob("cu*"))]
-    places = [folder / part for folder in toolkits for part in ("bin", "compute-sanitizer")]
-    return shutil.which("compute-sanitizer") or shutil.which(
-        "compute-sanitizer", path=os.pathsep.join(map(str, places))
-    )
