@@ -24,9 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from warpwatch.bundle import BundleReader
 from warpwatch.contract.case import peak_of_case
 from warpwatch.contract.catalogue import Catalogue, OperatorEntry
-from warpwatch.contract.measurement import Measurement
+from warpwatch.contract.measurement import Measurement, floors, roofline
 from warpwatch.contract.outcome import Finding
-from warpwatch.contract.roofline import floors, roofline
 from warpwatch.contract.words import Status
 
 Findings = dict[str, dict[tuple[str, str], Finding]]

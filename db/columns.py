@@ -1,7 +1,11 @@
-"""Column types that models and read queries share."""
+"""Stored forms of columns that models, writes and read queries share: specifications and samples."""
 
 from __future__ import annotations
 
+import struct
+import sys
+import zlib
+from array import array
 from typing import Any
 
 from sqlalchemy import Dialect, TypeDecorator
@@ -22,3 +26,17 @@ class StoredSpec(TypeDecorator[JobSpec]):
 
     def process_result_value(self, value: dict[str, Any] | None, dialect: Dialect) -> JobSpec | None:  # noqa: ARG002
         return None if value is None else JobSpec.from_stored(value)
+
+
+def pack_samples(samples_ns: list[float]) -> bytes:
+    """Samples as they are stored: float32, little endian, zlib."""
+    values = array("f", samples_ns)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return zlib.compress(values.tobytes())
+
+
+def unpack_samples(data: bytes) -> list[float]:
+    """Samples, in nanoseconds, from what is stored."""
+    raw = zlib.decompress(data)
+    return list(struct.unpack(f"<{len(raw) // 4}f", raw))

@@ -21,6 +21,7 @@ from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import CellRounds
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest
 from warpwatch.contract.words import Fault, JobKind, JobState, Reason, RunState, Status
+from warpwatch.db.columns import unpack_samples
 from warpwatch.db.models import (
     BuildRecord,
     CardRecord,
@@ -41,7 +42,6 @@ from warpwatch.db.models import (
     TraceRecord,
     VariantRecord,
 )
-from warpwatch.db.samples import unpack_samples
 from warpwatch.db.traces import iter_trace
 
 

@@ -20,11 +20,11 @@ from sqlalchemy.orm import Session
 
 from warpwatch.contract.case import peak_of_case
 from warpwatch.contract.codec import to_json
-from warpwatch.contract.measurement import NO_CEILING, Measurement
+from warpwatch.contract.measurement import NO_CEILING, Measurement, roofline
 from warpwatch.contract.messages import BenchReply, BuildReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
-from warpwatch.contract.roofline import roofline
 from warpwatch.contract.words import Fault, JobKind, Status
+from warpwatch.db.columns import pack_samples
 from warpwatch.db.database import dumps, storable
 from warpwatch.db.errors import OutcomeError
 from warpwatch.db.models import (
@@ -44,7 +44,6 @@ from warpwatch.db.models import (
     WorkerRecord,
 )
 from warpwatch.db.registry import ensure_card, ensure_environment, ensure_rows, record_catalogue, record_derived_cases
-from warpwatch.db.samples import pack_samples
 from warpwatch.db.tallies import forget_counts
 from warpwatch.db.traces import store_trace
 from warpwatch.db.trends import forget_trends

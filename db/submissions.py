@@ -10,9 +10,9 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.claims import TRACE_PARENT
 from warpwatch.contract.priorities import SCHEDULED
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.tracing import TRACE_PARENT
 from warpwatch.contract.words import JobState, Reason, RunState
 from warpwatch.db.callbacks import reopen
 from warpwatch.db.errors import NotFoundError, StateError

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from warpwatch.contract.claims import WorkerDescription
-from warpwatch.db import leases
+from warpwatch.db import registry
 from warpwatch.db.errors import NotFoundError, StaleRunError, StateError, UnusableValueError
 from warpwatch.db.models import DeviceRecord, EnvironmentRecord, RunRecord, WorkerRecord
 from warpwatch.db.models.base import Base, created
@@ -157,7 +157,15 @@ def register_with_key(session: Session, use: KeyScope, worker: WorkerDescription
     )
     if known is not None and known != environment.device_key:
         raise StateError(f"this environment is known as that of the device {known}, not {environment.device_key}")
-    worker_id, _ = leases.register(session, worker)
+    environment_id, device_id = registry.ensure_environment(session, environment, worker.peaks)
+    facts = {
+        "device": worker.device,
+        "isolation": worker.isolation,
+        "missing_protections": worker.missing_protections,
+        "physical": worker.physical,
+        "environment_id": environment_id,
+    }
+    worker_id = registry.register_worker(session, worker.name, device_id, worker.version, facts)
     session.execute(update(WorkerRecord).where(WorkerRecord.id == worker_id).values(key_id=use.key_id))
     last = session.scalar(select(func.max(RunRecord.id)).where(RunRecord.worker_id == worker_id))
     return worker_id, last or 0
@@ -173,15 +181,10 @@ DELETE FROM result_chunks USING runs WHERE runs.id = result_chunks.run_id AND ru
 """)
 
 
-def _received_bytes(session: Session, run_id: int) -> int:
-    """How much of its results file has come from a run."""
-    end = ResultChunkRecord.start + func.octet_length(ResultChunkRecord.data)
-    return session.scalar(select(func.max(end)).where(ResultChunkRecord.run_id == run_id)) or 0
-
-
 def add_chunk(session: Session, run_id: int, start: int, data: bytes) -> int:
     """Stores the piece if it begins where the others end; where the next one begins."""
-    received = _received_bytes(session, run_id)
+    end = ResultChunkRecord.start + func.octet_length(ResultChunkRecord.data)
+    received = session.scalar(select(func.max(end)).where(ResultChunkRecord.run_id == run_id)) or 0
     if start != received:
         return received
     session.execute(insert(ResultChunkRecord).values(run_id=run_id, start=start, data=data).on_conflict_do_nothing())

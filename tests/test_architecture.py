@@ -24,7 +24,6 @@ LEAVES = {
     "warpwatch.formats",
     "warpwatch.git",
     "warpwatch.git_branches",
-    "warpwatch.git_diffs",
     "warpwatch.logs",
     "warpwatch.patches",
     "warpwatch.project",

@@ -13,7 +13,7 @@ import typer.main
 from tests.references import FOLDER, references
 from warpwatch import operator
 from warpwatch.cli.app import app
-from warpwatch.cli.plan_text import REASONS
+from warpwatch.cli.findings import REASONS
 from warpwatch.project import KNOWN_KEYS, MEASURED_KEYS
 from warpwatch.server.intake.preview import UnmeasuredReason
 from warpwatch.server.intake.submission_request import SubmissionRequest

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from warpwatch.contract.activities import Activity
-from warpwatch.contract.tracing import TRACE_PARENT, is_trace_parent
+from warpwatch.contract.claims import TRACE_PARENT, is_trace_parent
 from warpwatch.settings import SettingError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from warpwatch.db.columns import unpack_samples
 from warpwatch.db.reads.history import SeriesRow, list_series
 from warpwatch.db.reads.query import MAX_PAGE
-from warpwatch.db.samples import unpack_samples
 
 PAGE = 2000
 """Points of one page."""

@@ -10,11 +10,11 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch.db.cards import OffsetRow, list_agreed_cards, read_card_names
+from warpwatch.db.columns import unpack_samples
 from warpwatch.db.environment_changes import EnvironmentStep, list_series_steps
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import SIGNAL, Page, fetch, fetch_one, fetch_page
 from warpwatch.db.regressions import COMMITS_BETWEEN, IS_UNPAIRED, ON_LINE, PHASE
-from warpwatch.db.samples import unpack_samples
 
 
 @dataclass(frozen=True, slots=True)

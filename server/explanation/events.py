@@ -1,23 +1,34 @@
-"""Finds the pattern of an event: what all affected cases share and no unaffected case has."""
+"""Finds the pattern of an event: what all affected cases share and no unaffected case has. Only `with_common` reads."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
 from math import log
+from typing import Any
 
 from warpwatch.db.reads.cells import CellAround, list_cells_around
 from warpwatch.db.reads.events import EventRow
 from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import RegressionRow
-from warpwatch.server.verdicts.common import SeriesCell, find_common
 
 NOTABLE_SHARE, NOTABLE_CHANGE, LARGEST_SHARE = 0.3, 0.02, 0.5
 """A case without an A/B result counts as unaffected when its time moved by less than the first share of the least
 confirmed change. For small changes the bound is the second value, because of noise, but at most the third share.
 """
 NEITHER = ("unsupported", "skipped")
+MOST_VALUES = 3
+"""More names than these in a row describe nothing."""
+MOST_STATEMENTS = 3
+LEAST_CELLS = 2
+"""A single cell has everything in common with itself."""
+LEAST_FOR_PAIRS = 3
+DIVISORS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_Property = tuple[str, str, Callable[[Any], bool]]
+_DIRECTIONS = {"fwd": "forward", "bwd": "backward", "step": "training step", "fwd_train": "forward training"}
 
 
 def with_common(session: Session, events: Sequence[EventRow]) -> list[EventRow]:
@@ -70,3 +81,146 @@ def _fate(row: RegressionRow, cell: CellAround, least: float) -> str | None:
     moved = log(cell.ratio) if row.direction == "slower" else -log(cell.ratio)
     bound = min(max(NOTABLE_SHARE * least, NOTABLE_CHANGE), LARGEST_SHARE * least)
     return "unclear" if moved > bound else "same"
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesCell:
+    """One variant on one case and device."""
+
+    operator: str
+    variant: str
+    sizes: Mapping[str, Any]
+    precision: str
+    direction: str
+    layout: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """Something that holds for all that changed.
+
+    same: the bits of those cells that stayed the same and for which it holds too.
+
+    subject: what it is about. family: name | value | bound | divisor.
+    """
+
+    text: str
+    subject: str
+    family: str
+    same: int
+
+
+def find_common(
+    changed: Sequence[SeriesCell], same: Sequence[SeriesCell], unclear: Sequence[SeriesCell] = ()
+) -> list[str]:
+    """Statements that hold for every changed cell and for none that stayed the same; empty when nothing simple
+    separates them.
+
+    A statement that does not hold for an unclear cell, which may have changed too, is left out. Two properties together
+    are tried when no single property separates the cells.
+    """
+    if len(changed) < LEAST_CELLS:
+        return []
+    if not same:
+        operators = {cell.operator for cell in changed}
+        return [f"every case of {_listed(sorted(operators))}"] if len(operators) <= MOST_VALUES and not unclear else []
+    statements = list(_statements(changed, same, unclear))
+    sufficient = {(item.subject, item.family): item.text for item in reversed(statements) if not item.same}
+    if sufficient:
+        plainest, *others = list(sufficient.values())[::-1]
+        return [f"only {plainest}", *others[: MOST_STATEMENTS - 1]]
+    if len(changed) < LEAST_FOR_PAIRS:
+        return []
+    together = (
+        f"only {first.text}{', ' if second.family == 'name' else ' where '}{second.text}"
+        for first, second in combinations(statements, 2)
+        if first.subject != second.subject and not first.same & second.same
+    )
+    return [text for text in [next(together, None)] if text]
+
+
+def _statements(
+    changed: Sequence[SeriesCell], same: Sequence[SeriesCell], unclear: Sequence[SeriesCell]
+) -> Iterable[_Statement]:
+    """Everything simple that holds for all that changed or may have, the plainest first; what holds for all of `same`
+    too says nothing."""
+    everything = (1 << len(same)) - 1
+    for reading in _readings([*changed, *same, *unclear]):
+        # Each reading is taken once, because there are more properties than readings.
+        values = reading.values
+        changed_values, same_values, unclear_values = (
+            values[: len(changed)],
+            values[len(changed) : len(changed) + len(same)],
+            values[len(changed) + len(same) :],
+        )
+        for text, family, holds in reading.properties(set(changed_values)):
+            bits = sum(1 << place for place, value in enumerate(same_values) if holds(value))
+            if bits != everything and all(map(holds, unclear_values)):
+                yield _Statement(reading.form.format(text), reading.subject, family, bits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One value read from every cell. form: the template of a statement about it."""
+
+    subject: str
+    form: str
+    values: list[Any]
+    properties: Callable[[set[Any]], Iterable[_Property]]
+
+
+def _readings(cells: Sequence[SeriesCell]) -> Iterable[_Reading]:
+    for name in ("operator", "variant", "direction", "precision", "layout", "device"):
+        values = [getattr(cell, name) for cell in cells]
+        if name == "direction":
+            values = [_DIRECTIONS.get(value, value) for value in values]
+        yield _Reading(name, "on {}" if name == "device" else "{}", values, _names)
+    for name in cells[0].sizes:
+        if all(name in cell.sizes for cell in cells):
+            yield from _size_readings(name, [cell.sizes[name] for cell in cells])
+
+
+def _size_readings(name: str, values: list[Any]) -> Iterable[_Reading]:
+    """A size as it is; lists of numbers by their length, their least and their largest."""
+    if all(type(value) is int for value in values):
+        yield _Reading(name, name + " {}", values, _numbers)
+    elif all(
+        isinstance(value, list | tuple) and value and all(type(number) is int for number in value) for value in values
+    ):
+        yield _Reading(f"number of {name}", f"number of {name} {{}}", [len(value) for value in values], _numbers)
+        yield _Reading(f"largest of {name}", f"largest of {name} {{}}", [max(value) for value in values], _numbers)
+        yield _Reading(f"least of {name}", f"least of {name} {{}}", [min(value) for value in values], _numbers)
+    else:
+        yield _Reading(name, name + " = {}", [str(value) for value in values], _names)
+
+
+def _names(values: set[Any]) -> Iterable[_Property]:
+    if len(values) <= MOST_VALUES:
+        yield _listed(sorted(values)), "name", values.__contains__
+
+
+def _numbers(values: set[Any]) -> Iterable[_Property]:
+    least, most = min(values), max(values)
+    if least == most:
+        yield f"= {least}", "value", least.__eq__
+        return
+    yield f"≥ {least}", "bound", least.__le__
+    yield f"≤ {most}", "bound", most.__ge__
+    # Of several divisors that tell them apart, the largest is that of a tile.
+    for divisor in reversed(DIVISORS):
+        if all(value % divisor for value in values):
+            yield f"% {divisor} ≠ 0", "divisor", partial(_is_multiple, divisor, False)
+        elif not any(value % divisor for value in values):
+            yield f"% {divisor} = 0", "divisor", partial(_is_multiple, divisor, True)
+
+
+def _is_multiple(divisor: int, expected: bool, value: int) -> bool:
+    """Whether `divisor` divides `value`, compared with `expected`."""
+    return (value % divisor == 0) is expected
+
+
+def _listed(names: Sequence[Any]) -> str:
+    """`v1`, `v3 and triton`, `a, b and c`."""
+    *first, last = map(str, names)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-from warpwatch import git, git_diffs
+from warpwatch import git
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.db.reads.code import CommitRow, RepositoryRow
 from warpwatch.settings import Settings
@@ -67,7 +67,7 @@ class SourceDiff:
     url: str | None
     command: str
     paths: list[str] = field(default_factory=list)
-    files: list[git_diffs.FileChange] = field(default_factory=list)
+    files: list[git.FileChange] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
     message: str = ""
     lines: list[DiffLine] = field(default_factory=list)
@@ -91,20 +91,20 @@ def read_source_diff(settings: Settings, repository: RepositoryRow, operator: st
 @lru_cache(maxsize=256)
 def _diff(
     mirror: Path, definitions: DefinitionsVersion | None, operator: str, base: str, head: str
-) -> tuple[list[str], list[git_diffs.FileChange], list[str], list[DiffLine]]:
+) -> tuple[list[str], list[git.FileChange], list[str], list[DiffLine]]:
     """Cached, because commits do not change."""
     sources = Sources(mirror, definitions)
     sides = [sources.paths(base, operator), sources.paths(head, operator)]
     paths = list(dict.fromkeys(path for side in sides for path in side)) if all(sides) else []
     files, lines = _changes(mirror, base, head, paths)
-    return paths, files, git_diffs.commits_touching(mirror, base, head, paths), lines
+    return paths, files, git.commits_touching(mirror, base, head, paths), lines
 
 
-def _changes(mirror: Path, base: str, head: str, paths: list[str]) -> tuple[list[git_diffs.FileChange], list[DiffLine]]:
-    files = git_diffs.changed_files(mirror, base, head, paths)
+def _changes(mirror: Path, base: str, head: str, paths: list[str]) -> tuple[list[git.FileChange], list[DiffLine]]:
+    files = git.changed_files(mirror, base, head, paths)
     changed_lines = sum((file.added or 0) + (file.deleted or 0) for file in files)
     # A generated file of a million lines is not read for the sake of its first ones.
-    return files, read_lines(git_diffs.diff(mirror, base, head, paths)) if changed_lines <= READABLE_LINES else []
+    return files, read_lines(git.diff(mirror, base, head, paths)) if changed_lines <= READABLE_LINES else []
 
 
 def read_commit_source(settings: Settings, repository: RepositoryRow, commit: CommitRow) -> CommitSource:
@@ -115,7 +115,7 @@ def read_commit_source(settings: Settings, repository: RepositoryRow, commit: Co
     if not mirror.exists():
         return CommitSource("", SourceDiff(url, command, message="the repository was not fetched here yet"))
     try:
-        body, files, lines = _commit(mirror, commit.parent_sha or git_diffs.EMPTY_TREE, commit.sha)
+        body, files, lines = _commit(mirror, commit.parent_sha or git.EMPTY_TREE, commit.sha)
     except git.GitError as error:
         return CommitSource("", SourceDiff(url, command, message=str(error)))
     is_cut = len(lines) > MOST_LINES or bool(files and not lines)
@@ -123,9 +123,9 @@ def read_commit_source(settings: Settings, repository: RepositoryRow, commit: Co
 
 
 @lru_cache(maxsize=256)
-def _commit(mirror: Path, base: str, sha: str) -> tuple[str, list[git_diffs.FileChange], list[DiffLine]]:
+def _commit(mirror: Path, base: str, sha: str) -> tuple[str, list[git.FileChange], list[DiffLine]]:
     """Cached, because commits do not change."""
-    return git_diffs.message_body(mirror, sha)[:MOST_BODY], *_changes(mirror, base, sha, [])
+    return git.message_body(mirror, sha)[:MOST_BODY], *_changes(mirror, base, sha, [])
 
 
 def read_lines(patch: str) -> list[DiffLine]:

@@ -15,19 +15,20 @@ from itertools import groupby
 from warpwatch import git
 from warpwatch.contract.words import Cause, ChangeDirection, Status, Triage
 from warpwatch.db.bundles import date_back
-from warpwatch.db.database import Database
-from warpwatch.db.fixes import SeriesFix, save_fixes
-from warpwatch.db.reads import judging
-from warpwatch.db.reads.closing import (
+from warpwatch.db.closing import (
     LaterChange,
     LaterCheck,
     MergedChange,
     OpenChange,
+    SeriesFix,
     list_later_changes,
     list_later_checks,
     list_merged_changes,
     list_open_changes,
+    save_fixes,
 )
+from warpwatch.db.database import Database
+from warpwatch.db.reads import judging
 from warpwatch.db.regressions import SuspectedSeries, close_as, find_same, link_merged
 from warpwatch.db.triage import SERVICE, set_triage
 from warpwatch.server.history.commits import write_down

@@ -35,7 +35,9 @@ from warpwatch.db.reads.observed import (
     list_release_readings,
 )
 from warpwatch.db.reads.query import DEVICE_METRICS, Session
+from warpwatch.db.reads.trades import list_next_commits, read_trade_facts
 from warpwatch.db.submissions import repeat_bench
+from warpwatch.db.trades import save_trades
 from warpwatch.db.trials import IMPORTED, ensure_series, keep_share
 from warpwatch.db.unjudged import EndedJob, claim_unjudged, mark_judged, reopen_early, unjudged_jobs
 from warpwatch.logs import JOB_ID
@@ -46,7 +48,6 @@ from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.judge.closing import adopt_merged, close_changes
 from warpwatch.server.judge.confirming import confirm_imported_changes
 from warpwatch.server.judge.environments import follow_environment
-from warpwatch.server.judge.trades import record_trades
 from warpwatch.server.judge.writing import ContextChangedError, VerdictWriter, confirm_imported, repeat_unsure
 from warpwatch.server.threads.background import Background
 from warpwatch.server.verdicts.cards import LEAST_DRIFTS, MOST_PAIRS, SeriesDrift, find_drifts, learn_offset, pair_cards
@@ -67,6 +68,7 @@ from warpwatch.server.verdicts.suspicion import (
     windows_of,
 )
 from warpwatch.server.verdicts.table import plan_steps
+from warpwatch.server.verdicts.trades import find_trades
 from warpwatch.settings import Settings
 
 POLL_SECONDS = 1.0
@@ -546,3 +548,11 @@ def _prove_unchanged(session: Session, facts: JobFacts) -> None:
     """ContextChangedError when the regressions are not those that the suspicions were decided from."""
     if judging.list_known(session, facts.job.operator_id, facts.job.device_id, facts.oldest) != facts.known:
         raise ContextChangedError
+
+
+def record_trades(database: Database, commit_id: int, operator_id: int, device_id: int) -> None:
+    """Stores what a commit traded, and what the commits did whose results are held against its results."""
+    place = operator_id, device_id
+    with database.session() as session:
+        for held in (commit_id, *list_next_commits(session, commit_id, *place)):
+            save_trades(session, held, *place, find_trades(read_trade_facts(session, held, *place)))

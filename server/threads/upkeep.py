@@ -13,9 +13,9 @@ from warpwatch.db import deletion, keeping, tallies, trends
 from warpwatch.db.database import Database
 from warpwatch.db.deletion import DeletedRepository
 from warpwatch.db.keeping import RetentionRule, list_due_rules, read_url
+from warpwatch.db.leases import Reaper
 from warpwatch.db.patches import delete_expired
 from warpwatch.db.reads.lines import ALL_COMMITS, read_line
-from warpwatch.db.reaper import Reaper
 from warpwatch.db.trends import TrendScope, list_kept, list_trend_commits
 from warpwatch.git import mirror_path
 from warpwatch.server.threads.background import Background

@@ -90,11 +90,19 @@ from warpwatch.db.ci_identities import (
     note_ci_use,
     remove_ci_identity,
 )
+from warpwatch.db.closing import (
+    SeriesFix,
+    list_later_changes,
+    list_later_checks,
+    list_merged_changes,
+    list_open_changes,
+    save_fixes,
+)
 from warpwatch.db.database import Database
 from warpwatch.db.deletion import list_orders
-from warpwatch.db.fixes import SeriesFix, save_fixes
 from warpwatch.db.job_sources import save_job_sources
 from warpwatch.db.keeping import list_due_rules, preview_rule
+from warpwatch.db.leases import Reaper
 from warpwatch.db.models import (
     JobRecord,
     OperatorRecord,
@@ -114,12 +122,6 @@ from warpwatch.db.reads.alarms import (
 from warpwatch.db.reads.badges import read_badge_counts
 from warpwatch.db.reads.causes import read_evidence
 from warpwatch.db.reads.cells import list_cells_around
-from warpwatch.db.reads.closing import (
-    list_later_changes,
-    list_later_checks,
-    list_merged_changes,
-    list_open_changes,
-)
 from warpwatch.db.reads.code import list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, list_cells
 from warpwatch.db.reads.commits import list_culprits, read_commit
@@ -166,7 +168,6 @@ from warpwatch.db.reads.trades import (
     read_trade_facts,
 )
 from warpwatch.db.reads.work import JobFilter, count_trials, list_jobs
-from warpwatch.db.reaper import Reaper
 from warpwatch.db.regressions import RegressionFilter, list_regressions, read_regression, read_verdicts
 from warpwatch.db.saved_views import list_saved_views, read_saved_view, remove_view, save_view
 from warpwatch.db.schedules import list_due, list_open, list_readings, list_requested, list_schedules, read_costs

@@ -27,6 +27,7 @@ from warpwatch.contract.messages import BenchReply, BuildReply, KernelResources,
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs, traces
+from warpwatch.db.columns import unpack_samples
 from warpwatch.db.errors import NotFoundError, OutcomeError
 from warpwatch.db.models import (
     BuildRecord,
@@ -42,7 +43,6 @@ from warpwatch.db.models import (
     TraceRecord,
     VariantRecord,
 )
-from warpwatch.db.samples import unpack_samples
 
 KRON = KernelResources("kron", "sm_90", 32, 0, 0)
 CASE = "n=16 f32 fwd"

@@ -19,9 +19,9 @@ from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, JobState, RunState
 from warpwatch.db import live, runs, submissions
 from warpwatch.db.errors import OutcomeError, StaleRunError, StateError
+from warpwatch.db.leases import Reaper
 from warpwatch.db.models import JobRecord, PointRecord, RunRecord
 from warpwatch.db.reads.work import read_job
-from warpwatch.db.reaper import Reaper
 
 RESULT_TABLES = ["results", "points", "samples", "series", "builds", "environments", "traces", "comparisons"]
 

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from kernels.kron import operator
-from warpwatch.cli.kron import parse
-from warpwatch.cli.kron_order import KronCommand
+from warpwatch.cli.kron import KronCommand, parse
 from warpwatch.worker.harness.problem import CaseProblem
 
 from .conftest import ROOT

@@ -16,7 +16,7 @@ from warpwatch.cli.init_files import RepositoryFiles
 from warpwatch.cli.working_tree import WorkingTree
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.definitions import bring, newest_version, parse_source
-from warpwatch.git_diffs import changed_files, diff, message_body
+from warpwatch.git import changed_files, diff, message_body
 from warpwatch.patches import apply_patch, make_patch
 from warpwatch.project import FILE_NAME, Project
 from warpwatch.worker.mirrors import MirroredCommit

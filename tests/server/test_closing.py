@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from warpwatch.contract.words import Status
-from warpwatch.db.reads.closing import LaterChange, LaterCheck, OpenChange
+from warpwatch.db.closing import LaterChange, LaterCheck, OpenChange
 from warpwatch.server.judge.closing import Fix, find_ends, find_fix
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warpwatch.server.verdicts.common import SeriesCell, find_common
+from warpwatch.server.explanation.events import SeriesCell, find_common
 
 
 def grid(operator: str = "matmul", device: str = "h100") -> list[SeriesCell]:

@@ -20,8 +20,7 @@ from warpwatch.db.reads.trades import TradedCell, TradeFacts
 from warpwatch.server.judge import Judge
 from warpwatch.server.reports.trade_words import trade_values, trade_words
 from warpwatch.server.verdicts.held import PairedOutcome, PairOutcome
-from warpwatch.server.verdicts.moved_work import find_moved_work
-from warpwatch.server.verdicts.trades import find_trades
+from warpwatch.server.verdicts.trades import find_moved_work, find_trades
 
 __all__ = ["judge"]
 

@@ -24,7 +24,7 @@ from warpwatch.db import registry
 from warpwatch.db.database import Database
 from warpwatch.db.outcomes import list_exported_runs, read_outcome
 from warpwatch.server.judge import Judge
-from warpwatch.server.judge.trades import record_trades
+from warpwatch.server.judge.interpreter import record_trades
 from warpwatch.server.reports.trade_words import trade_words
 from warpwatch.server.verdicts.trades import LEAST_SHARE
 from warpwatch.settings import Settings

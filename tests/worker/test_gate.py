@@ -26,11 +26,10 @@ from warpwatch.db.endings import EndedRun, end_run
 from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.reads.devices import list_workers
 from warpwatch.db.reads.query import Session
-from warpwatch.worker import gate, idle
+from warpwatch.worker import gate
 from warpwatch.worker.child import ChildFailure
-from warpwatch.worker.gate import LastCanary, expect_healthy, slower_than
+from warpwatch.worker.gate import IdleWatch, LastCanary, expect_healthy, slower_than
 from warpwatch.worker.harness.timers.ceilings import troubles
-from warpwatch.worker.idle import IdleWatch
 from warpwatch.worker.reporter import Stopped, UnhealthyError
 
 T = TypeVar("T")
@@ -132,9 +131,9 @@ def test_an_idle_child_that_works_is_named_beside_the_trouble(
     shell = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"]
     with subprocess.Popen(shell, start_new_session=True) as process:
         child = MagicMock(requests=3, pid=process.pid, root=Path("0123456789ab"))
-        monkeypatch.setattr(idle, "LIVING", {child})
+        monkeypatch.setattr(gate, "LIVING", {child})
         try:
-            while not idle._work_ns(child):
+            while not gate._work_ns(child):
                 time.sleep(0.01)
             time.sleep(1.0)
             watch = IdleWatch()

@@ -26,7 +26,7 @@ from tests.worker.test_loop import Fleet
 from tests.worker.test_loop import fleet as fleet
 from warpwatch import telemetry
 from warpwatch.contract.activities import Activity, Stopwatch
-from warpwatch.contract.tracing import TRACE_PARENT, is_trace_parent
+from warpwatch.contract.claims import TRACE_PARENT, is_trace_parent
 from warpwatch.contract.words import Status
 from warpwatch.db import runs
 from warpwatch.server.judge import Judge

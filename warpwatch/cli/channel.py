@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from warpwatch.cli.app import app
-from warpwatch.cli.asking import asking
+from warpwatch.cli.client import asking
 from warpwatch.cli.repository import choose_repository
 
 channel_app = typer.Typer(no_args_is_help=True, help="Chats, mailboxes and webhooks that are told what happens.")

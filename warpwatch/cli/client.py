@@ -1,4 +1,4 @@
-"""A small client of the REST API, on the standard library, so that the base install can submit jobs from CI."""
+"""A small client of the REST API, on urllib, so that the base install can submit jobs from CI; how commands use it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,26 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import typer
+from rich.console import Console
+
+from warpwatch import git
+from warpwatch.settings import SettingError, load_settings
 
 RENEW_SECONDS = 60.0
 """How long before its end a token is replaced; GitHub's last five minutes."""
+OUTAGE_SECONDS = 120.0
+"""How long a request waits for a server or database that is away."""
+RETRY_SECONDS = 0.2
+OUTAGES = (None, 502, 503, 504)
+"""Statuses of a server that is away, or whose proxy or database says so."""
+_GIT_FAILED = 502
+"""Status that the server itself returns where git fails. The same status of a proxy comes without a problem in JSON."""
+console = Console(stderr=True, highlight=False)
 
 
 class CiToken:
@@ -42,15 +58,6 @@ class CiToken:
 def _expiry(token: str) -> float:
     part = token.split(".")[1]
     return float(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["exp"])
-
-
-OUTAGE_SECONDS = 120.0
-"""How long a request waits for a server or database that is away."""
-RETRY_SECONDS = 0.2
-OUTAGES = (None, 502, 503, 504)
-"""Statuses of a server that is away, or whose proxy or database says so."""
-_GIT_FAILED = 502
-"""Status that the server itself returns where git fails. The same status of a proxy comes without a problem in JSON."""
 
 
 class ApiError(RuntimeError):
@@ -176,3 +183,16 @@ def _explain(error: urllib.error.HTTPError) -> str:
         for entry in problem.get("errors", [])
     ]
     return "\n".join(lines)
+
+
+@contextmanager
+def asking() -> Iterator[Client]:
+    """A client of the configured server; an error ends the command with exit code 2."""
+    try:
+        yield Client(load_settings().server_url)
+    except (ApiError, SettingError, git.GitError) as error:
+        console.print(str(error), style="red", markup=False)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        console.print("stopped waiting; the jobs continue, see `warpwatch status` or `warpwatch cancel`")
+        raise typer.Exit(2) from None

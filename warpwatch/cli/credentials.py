@@ -8,8 +8,7 @@ from urllib.parse import quote
 import typer
 
 from warpwatch.cli.app import app
-from warpwatch.cli.asking import asking
-from warpwatch.cli.client import ApiError, Client
+from warpwatch.cli.client import ApiError, Client, asking
 from warpwatch.contract.words import AccountRole, TokenScope
 
 account_app = typer.Typer(no_args_is_help=True, help="Accounts of people, for servers with WARPWATCH_TOKEN.")

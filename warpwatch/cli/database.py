@@ -12,8 +12,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from warpwatch.cli.app import app
-from warpwatch.cli.asking import asking
-from warpwatch.cli.client import ApiError
+from warpwatch.cli.client import ApiError, asking
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.words import RetentionKind
 from warpwatch.settings import SettingError, Settings, load_settings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from warpwatch.cli.app import app
-from warpwatch.cli.asking import asking
+from warpwatch.cli.client import asking
 from warpwatch.settings import SettingError, Settings, load_settings
 
 if TYPE_CHECKING:

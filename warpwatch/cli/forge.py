@@ -8,8 +8,7 @@ from urllib.parse import quote
 import typer
 
 from warpwatch.cli.app import app
-from warpwatch.cli.asking import asking
-from warpwatch.cli.client import Client
+from warpwatch.cli.client import Client, asking
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.words import ForgeKind
 

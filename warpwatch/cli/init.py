@@ -6,7 +6,7 @@ import ast
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -14,7 +14,6 @@ import typer
 
 from warpwatch import git
 from warpwatch.cli.app import app
-from warpwatch.cli.init_entry import replace_by_entry_points
 from warpwatch.cli.init_files import (
     IGNORED,
     NATIVE,
@@ -23,12 +22,21 @@ from warpwatch.cli.init_files import (
     ProgramSketch,
     RepositoryFiles,
     distinct_name,
+    is_test,
     line_of,
     vendor_of,
 )
 from warpwatch.cli.init_native import BuildSketch, find_build, find_native_operators
-from warpwatch.cli.init_python import REGISTERS, PackageFile, find_functions, find_operators, read_modules
-from warpwatch.cli.init_ranking import OperatorRank, add_sources, rank
+from warpwatch.cli.init_python import (
+    REGISTERS,
+    PackageFile,
+    find_definition,
+    find_exports,
+    find_functions,
+    find_operators,
+    read_modules,
+    replace_by_entry_points,
+)
 from warpwatch.cli.init_tests import add_tests
 from warpwatch.cli.init_text import DefinitionSketch
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
@@ -40,6 +48,15 @@ _ARGUMENTS = {
     "google-benchmark": "--benchmark_repetitions=5 --benchmark_out=$WARPWATCH_OUTPUT --benchmark_out_format=json",
     "nvbench": "--json $WARPWATCH_OUTPUT",
 }
+MANUAL = Path(__file__).parents[1] / "web" / "static" / "agents" / "AGENTS.md"
+LIMIT = 12
+"""Operators that are written where --limit is not given: as many as somebody fills in at a sitting."""
+NAMES_SHOWN = 20
+_FOLDERS = "operators", "warpwatch_operators"
+"""Where operator files go, and where they go if the repository has such a folder already."""
+_KINDS = "torch.library operators, functions that launch @triton.jit kernels, TORCH_LIBRARY and pybind11 modules"
+MOST_SOURCES = 12
+"""An operator that imports more files than this is measured by the sources of the whole definition."""
 
 
 def find_programs(
@@ -116,15 +133,6 @@ def _target(files: RepositoryFiles, file: str) -> tuple[str, str]:
             if str(PurePosixPath(file).relative_to(path.parent)) in match[2].split():
                 return str(present[-1].parent), match[1]
     return "", ""
-
-
-MANUAL = Path(__file__).parents[1] / "web" / "static" / "agents" / "AGENTS.md"
-LIMIT = 12
-"""Operators that are written where --limit is not given: as many as somebody fills in at a sitting."""
-NAMES_SHOWN = 20
-_FOLDERS = "operators", "warpwatch_operators"
-"""Where operator files go, and where they go if the repository has such a folder already."""
-_KINDS = "torch.library operators, functions that launch @triton.jit kernels, TORCH_LIBRARY and pybind11 modules"
 
 
 class SketchError(Exception):
@@ -392,3 +400,85 @@ def _advise(definition: DefinitionSketch, root: Path, place: Path, manual: str |
     else:
         typer.echo(f"  {run} --definitions {folder}")
         typer.echo(f"  warpwatch repository add {name} {checkout} --definitions {folder}")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRank:
+    """Why somebody would measure an operator. tests: files of tests that name it."""
+
+    is_public: bool
+    tests: int
+    launches: bool
+
+    def __str__(self) -> str:
+        tests = f"named in {self.tests} file{'s' * (self.tests != 1)} of tests" if self.tests else ""
+        words = ["public" if self.is_public else "", tests, "launches kernels" if self.launches else ""]
+        return ", ".join(filter(None, words)) or "internal, without tests"
+
+
+def rank(
+    files: RepositoryFiles, modules: list[PackageFile], operators: Iterable[OperatorSketch]
+) -> list[tuple[OperatorSketch, OperatorRank]]:
+    """The operators: public entry points first, then those with tests, then those that launch kernels."""
+    exported = {name.rpartition(".")[2] for name in find_exports(modules)}
+    # An autograd function is public where the function that applies it is.
+    applied = Counter(
+        word
+        for module in modules
+        for name, node in module.definitions.items()
+        if name in exported
+        for word in {part.rpartition(".")[2] for part in module.names_in(node)}
+    )
+    tests = Counter(
+        word
+        for file in files.names
+        if file.endswith(".py") and is_test(file)
+        for word in set(re.findall(r"\w+", files.text(file) or "", re.ASCII))
+    )
+    ranked = []
+    for operator in operators:
+        symbol = operator.symbol or operator.name
+        # What is called through torch.ops or a native module needs no export.
+        is_native = PurePosixPath(operator.file).suffix != ".py" or "torch.library" in operator.kind
+        is_public = not symbol.startswith("_") and (is_native or symbol in exported or applied[symbol] > 0)
+        ranked.append((operator, OperatorRank(is_public, tests[symbol], operator.is_cuda)))
+    return sorted(
+        ranked,
+        key=lambda item: (
+            not item[1].is_public,
+            "experimental" in item[0].file,
+            not item[1].tests,
+            not item[1].launches,
+            # What is understood as a whole runs at once.
+            item[0].known is None and item[0].copied is None,
+            item[0].file.count("/"),
+            item[0].file,
+            item[0].line,
+        ),
+    )
+
+
+def add_sources(operators: Iterable[OperatorSketch], modules: list[PackageFile]) -> list[OperatorSketch]:
+    """The operators with the Python files whose names they use, their own first.
+
+    A name that an __init__.py hands on leads to the file that defines it, not to all others that it imports.
+    """
+    by_name = {module.name: module for module in modules}
+    by_file = {module.file: module for module in modules}
+    result = []
+    for operator in operators:
+        start = by_file.get(operator.file)
+        found: dict[str, None] = {}
+        pending = [start] if start is not None else []
+        while pending:
+            module = pending.pop()
+            if module.file not in found:
+                found[module.file] = None
+                targets = [
+                    find_definition(target, by_name) for target in (*module.imports.values(), *module.star_imports)
+                ]
+                pending += [by_name[target[0]] for target in targets if target is not None]
+        is_narrower = 0 < len(found) <= MOST_SOURCES and len(found) < len(modules)
+        own, *others = found or [""]
+        result.append(replace(operator, sources=(own, *sorted(others)) if is_narrower else ()))
+    return result

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from warpwatch.cli.app import app
-from warpwatch.cli.asking import asking
+from warpwatch.cli.client import asking
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.words import JudgementVerdict
 

@@ -18,7 +18,7 @@ from torch.utils.benchmark import Compare, Timer
 
 from warpwatch import native
 from warpwatch.cli.checkout import local_checkout
-from warpwatch.cli.kron_order import KronCommand
+from warpwatch.cli.kron import KronCommand
 from warpwatch.settings import library_cache, trace_folder
 from warpwatch.worker.harness.child.loader import Loader
 from warpwatch.worker.harness.failures import WrongResultError

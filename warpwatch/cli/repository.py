@@ -13,8 +13,7 @@ import typer
 
 from warpwatch import git
 from warpwatch.cli.app import app
-from warpwatch.cli.asking import asking
-from warpwatch.cli.client import ApiError, Client
+from warpwatch.cli.client import ApiError, Client, asking
 from warpwatch.definitions import parse_source
 
 repository_app = typer.Typer(no_args_is_help=True, help="Registered repositories.")

@@ -12,8 +12,7 @@ import typer
 
 from warpwatch import git
 from warpwatch.cli.app import app
-from warpwatch.cli.asking import asking
-from warpwatch.cli.client import ApiError
+from warpwatch.cli.client import ApiError, asking
 from warpwatch.formats import FILE_LIMIT, FORMATS, SAMPLE_LIMIT
 from warpwatch.settings import SettingError, Settings, load_settings
 

@@ -8,8 +8,7 @@ from typing import Any
 import typer
 
 from warpwatch.cli.app import app
-from warpwatch.cli.asking import asking
-from warpwatch.cli.client import ApiError, Client
+from warpwatch.cli.client import ApiError, Client, asking
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.priorities import ORDINARY, SCHEDULED
 

@@ -26,10 +26,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from warpwatch import git
 from warpwatch.cli import plans
 from warpwatch.cli.app import app
-from warpwatch.cli.asking import asking, console
-from warpwatch.cli.client import ApiError, Client
-from warpwatch.cli.findings import Findings, show_findings
-from warpwatch.cli.plan_text import describe_plan
+from warpwatch.cli.client import ApiError, Client, asking, console
+from warpwatch.cli.findings import Findings, describe_plan, show_findings
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.priorities import AWAITED, ORDINARY
 

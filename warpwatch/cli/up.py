@@ -22,8 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from warpwatch import git
 from warpwatch.cli.app import app
 from warpwatch.cli.client import ApiError, Client
-from warpwatch.cli.findings import show_findings
-from warpwatch.cli.plan_text import describe_plan
+from warpwatch.cli.findings import describe_plan, show_findings
 from warpwatch.cli.services import (
     EmbeddedDatabase,
     StartError,

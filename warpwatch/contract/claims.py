@@ -1,7 +1,10 @@
-"""Messages between a worker and the server: the description of the worker, the job it gets, and the end of its run."""
+"""Messages between a worker and the server: the description of the worker, the job it gets with its trace, and the end
+of its run."""
 
 from __future__ import annotations
 
+import re
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -18,6 +21,9 @@ CHUNK_BYTES = 512 * 1024
 INLINE_BYTES = 512 * 1024
 """Of results and log, as JSON, that a server takes together with the ending of a run; it says so when a worker
 registers, because servers of version 0.1 take none."""
+TRACE_PARENT: ContextVar[str | None] = ContextVar("TRACE_PARENT", default=None)
+"""The open span as a W3C `traceparent`; None where nothing is traced."""
+_TRACE_PARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +99,7 @@ class RunEnding:
     retry: bool = False
     reason: Reason | None = None
     yielded_to: int | None = None
+
+
+def is_trace_parent(text: str) -> bool:
+    return _TRACE_PARENT.fullmatch(text) is not None

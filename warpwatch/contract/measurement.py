@@ -1,4 +1,5 @@
-"""Timings, counters and errors of one variant on one case. Durations are nanoseconds."""
+"""Timings, counters and errors of one variant on one case, and how close a time comes to the device's ceilings.
+Durations are nanoseconds."""
 
 from __future__ import annotations
 
@@ -29,6 +30,10 @@ MOST_PLACES, MOST_LINES, LONGEST_LABEL = 1000, 12, 60
 """Of a result's curves."""
 SHORTEST_NS, LONGEST_NS = 0.001, 86_400e9
 """A picosecond and a day: no call is shorter or longer."""
+MOST_LAUNCHED = 64
+"""Kernels, and choices of autotuners, that are listed of one call."""
+_PEAK_OF = {"f16": "bf16"}
+"""Precisions whose ceiling is measured under another name."""
 
 
 def is_reported(protocol: str) -> bool:
@@ -107,10 +112,6 @@ class BatchRows:
     rows: int = 0
     changed: int = 0
     note: str = ""
-
-
-MOST_LAUNCHED = 64
-"""Kernels, and choices of autotuners, that are listed of one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,3 +265,26 @@ class TraceKernel:
     mean_ns: float
     share: float
     details: dict[str, Any] = field(default_factory=dict)
+
+
+def floors(flops: int, bytes_moved: int, precision: str | None, peaks: dict[str, float]) -> dict[str, float]:
+    """Nanoseconds that moving the bytes ("copy") and doing the operations (the precision's name) take at the device's
+    measured peaks (see CeilingsReply), those that are known."""
+    peak = _PEAK_OF.get(precision or "", precision or "")
+    work = {"copy": float(bytes_moved), peak: float(flops)}
+    return {name: 1e9 * amount / peaks[name] for name, amount in work.items() if peaks.get(name, 0) > 0}
+
+
+def roofline(
+    flops: int, bytes_moved: int, median_ns: float, precision: str | None, peaks: dict[str, float]
+) -> tuple[float | None, str | None]:
+    """Share of the measured roofline, between 0 and about 1, and the name of the ceiling that binds; None, None where
+    no ceiling is known.
+
+    The least time of a case is the longer of its floors.
+    """
+    least = floors(flops, bytes_moved, precision, peaks)
+    if not least or median_ns <= 0:
+        return None, None
+    bound = max(least, key=lambda name: least[name])
+    return least[bound] / median_ns, bound
