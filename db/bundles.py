@@ -88,7 +88,11 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     submission_id = bundle_known(s, bundle.sha256)
     if submission_id is not None:
         if bundle.request.get("confirm"):
-            _judge_again(s, submission_id)
+            # The changes that known results show are compared.
+            marked = SubmissionRecord.request.op("||")({"confirm": True})
+            s.execute(update(SubmissionRecord).where(SubmissionRecord.id == submission_id).values(request=marked))
+            newest = select(func.max(JobRecord.id)).where(JobRecord.submission_id == submission_id).scalar_subquery()
+            s.execute(update(JobRecord).where(JobRecord.id == newest).values(judged_at=None))
         return ImportedBundle(submission_id, new=False, jobs=0)
     is_example = bundle.origin == "example"
     repository_id = ensure_repository(s, bundle.repository_name, bundle.repository_url, is_example=is_example)
@@ -104,14 +108,6 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     forget_all_counts(s, list(commits.values()))
     announce(s, "state", submission_id=submission.id)
     return ImportedBundle(submission.id, new=True, jobs=count)
-
-
-def _judge_again(s: Session, submission_id: int) -> None:
-    """Has the changes that known results show compared."""
-    marked = SubmissionRecord.request.op("||")({"confirm": True})
-    s.execute(update(SubmissionRecord).where(SubmissionRecord.id == submission_id).values(request=marked))
-    newest = select(func.max(JobRecord.id)).where(JobRecord.submission_id == submission_id).scalar_subquery()
-    s.execute(update(JobRecord).where(JobRecord.id == newest).values(judged_at=None))
 
 
 def _import_job(
@@ -153,7 +149,14 @@ def _import_job(
     )
     s.add(run)
     s.flush()
-    record_outcome(s, job, run, _without_repeats(bundled, recorded))
+    # A catalogue that the last job of the same commit brought is not recorded again.
+    outcome = bundled.outcome
+    sides = {request.base_sha or "": outcome.base_catalogue, request.sha: outcome.catalogue}
+    new = {sha: catalogue for sha, catalogue in sides.items() if catalogue and recorded.get(sha) is not catalogue}
+    recorded |= new
+    record_outcome(
+        s, job, run, replace(outcome, catalogue=new.get(request.sha), base_catalogue=new.get(request.base_sha or ""))
+    )
     s.flush()
     # The devices page says since when an environment is known: since it measured, not since the import.
     older = (EnvironmentRecord.id == run.environment_id, EnvironmentRecord.created_at > bundled.started_at)
@@ -162,15 +165,6 @@ def _import_job(
     s.expunge(run)
     s.expunge(job)
     return True
-
-
-def _without_repeats(bundled: BundledJob, recorded: dict[str, Catalogue]) -> Outcome:
-    """The outcome without the catalogues that the last job of the same commit brought; notes those that it brings."""
-    request, outcome = bundled.request, bundled.outcome
-    sides = {request.base_sha or "": outcome.base_catalogue, request.sha: outcome.catalogue}
-    new = {sha: catalogue for sha, catalogue in sides.items() if catalogue and recorded.get(sha) is not catalogue}
-    recorded |= new
-    return replace(outcome, catalogue=new.get(request.sha), base_catalogue=new.get(request.base_sha or ""))
 
 
 def _is_here(s: Session, job: JobRecord) -> bool:

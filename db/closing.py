@@ -210,11 +210,11 @@ def save_fixes(s: Session, regression_id: int, fixes: Sequence[SeriesFix], commi
     regression = s.get(RegressionRecord, regression_id, with_for_update=True)
     if regression is None:
         return False
-    members = {
-        member.series_id: member
+    stored = {
+        member.series_id: (member.left_ratio, member.fixed_by_commit_id)
         for member in s.scalars(select(RegressionSeriesRecord).filter_by(regression_id=regression_id))
     }
-    news = [fix for fix in fixes if fix.series_id in members and _is_new(members[fix.series_id], fix)]
+    news = [fix for fix in fixes if stored.get(fix.series_id) not in (None, (fix.left_ratio, fix.commit_id))]
     for fix in news:
         key = {"regression_id": regression_id, "series_id": fix.series_id}
         values = {"left_ratio": fix.left_ratio, "fixed_by_commit_id": fix.commit_id}
@@ -229,7 +229,3 @@ def save_fixes(s: Session, regression_id: int, fixes: Sequence[SeriesFix], commi
     if news:
         announce(s, "regression")
     return bool(news)
-
-
-def _is_new(member: RegressionSeriesRecord, fix: SeriesFix) -> bool:
-    return (member.left_ratio, member.fixed_by_commit_id) != (fix.left_ratio, fix.commit_id)

@@ -70,7 +70,9 @@ def start(home: Path, *, options: Sequence[str] = ()) -> str:
             if not _alive(data):
                 _start_server(programs, data, options)
             try:
-                _ensure_database(home)
+                with psycopg.connect(_url(home, "postgres"), autocommit=True) as connection:
+                    if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
+                        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
                 break
             except psycopg.OperationalError as error:
                 # A server that was killed this very moment still looks alive, and closes the connection as it goes.
@@ -294,9 +296,3 @@ def _alive(data: Path) -> bool:
         return str(data) in psutil.Process(number).cmdline()
     except (OSError, ValueError, psutil.Error):
         return False
-
-
-def _ensure_database(home: Path) -> None:
-    with psycopg.connect(_url(home, "postgres"), autocommit=True) as connection:
-        if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))

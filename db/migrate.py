@@ -74,7 +74,12 @@ def pending(url: str) -> int:
 def count_pending(database: Database) -> int:
     """As `pending`, on a connection that the caller has."""
     with database.session() as session:
-        return _pending(session.connection())
+        connection = session.connection()
+        current = MigrationContext.configure(connection).get_current_revision()
+        try:
+            return len(list(_scripts().iterate_revisions("head", current or "base")))
+        except (CommandError, RevisionError) as error:
+            raise _unknown_revision(connection) from error
 
 
 def require_current(url: str) -> None:
@@ -125,14 +130,6 @@ def _catalogue(url: str) -> set[str]:
             return set(session.scalars(text(_CATALOGUE.replace(":", r"\:"))))
     finally:
         database.close()
-
-
-def _pending(connection: Connection) -> int:
-    current = MigrationContext.configure(connection).get_current_revision()
-    try:
-        return len(list(_scripts().iterate_revisions("head", current or "base")))
-    except (CommandError, RevisionError) as error:
-        raise _unknown_revision(connection) from error
 
 
 def _unknown_revision(connection: Connection) -> SchemaTooOldError | SchemaTooNewError:

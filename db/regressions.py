@@ -575,8 +575,9 @@ def open_suspicion(
     is_new = s.scalar(statement.returning(RegressionRecord.id)) is not None
     regression = s.scalars(select(RegressionRecord).filter_by(**key).with_for_update()).one()
     members = [
-        {"regression_id": regression.id, "suspected_ratio": member.ratio, **_statuses(member)}
-        for member in (SuspectedSeries(*item) for item in series)
+        dict(zip(("series_id", "suspected_ratio", "base_status", "head_status"), SuspectedSeries(*item), strict=True))
+        | {"regression_id": regression.id}
+        for item in series
     ]
     if not add_members(s, members) and not is_new:
         return None
@@ -599,10 +600,6 @@ def add_members(s: Session, rows: list[dict[str, Any]]) -> int:
         .returning(RegressionSeriesRecord.series_id)
     )
     return len(s.scalars(statement).all())
-
-
-def _statuses(member: SuspectedSeries) -> dict[str, Any]:
-    return {"series_id": member.series_id, "base_status": member.base_status, "head_status": member.head_status}
 
 
 def attach_compare_job(s: Session, regression_id: int, job_id: int) -> None:

@@ -44,7 +44,13 @@ def triage(
     if missing:
         raise NotFoundError(f"there is no regression {min(missing)}")
     for regression in regressions:
-        changes = _change(regression, fields)
+        changes: dict[str, list[str | None]] = {}
+        for name, value in fields.items():
+            after = storable(value) if isinstance(value, str) else value
+            before = getattr(regression, name)
+            if before != after:
+                setattr(regression, name, after)
+                changes[name] = [_text(before), _text(after)]
         if author != SERVICE and regression.triaged_at is None:
             regression.triaged_at = func.now()
         s.add(
@@ -63,18 +69,6 @@ def has_note(s: Session, regression_id: int, note: str) -> bool:
     """Whether the same was noted of it before."""
     same = (RegressionNoteRecord.regression_id == regression_id, RegressionNoteRecord.note == storable(note))
     return s.scalar(select(RegressionNoteRecord.id).where(*same).limit(1)) is not None
-
-
-def _change(regression: RegressionRecord, fields: Mapping[str, str | date | None]) -> dict[str, list[str | None]]:
-    """Writes the fields; what was changed, as {"assignee": [before, after], …}."""
-    changes: dict[str, list[str | None]] = {}
-    for name, value in fields.items():
-        after = storable(value) if isinstance(value, str) else value
-        before = getattr(regression, name)
-        if before != after:
-            setattr(regression, name, after)
-            changes[name] = [_text(before), _text(after)]
-    return changes
 
 
 def _text(value: str | date | None) -> str | None:

@@ -3,7 +3,6 @@ measured commits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -194,7 +193,26 @@ def read_evidence(session: Session, regression_id: int) -> RegressionEvidence:
 
 def read_code_evidence(session: Session, regression_id: int) -> CodeEvidence | None:
     """The machine code on both sides of a change; None where it is not known on both."""
-    return _code(session, _read_place(session, regression_id))
+    place = _read_place(session, regression_id)
+
+    def build(side: str, at: int, environment_id: int = 0) -> _Build | None:
+        condition, order = _nearest("commits.ordinal", side)
+        sql = f"""
+        SELECT commits.sha, environment_id, code_hash, resources
+        FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments
+             ON environments.id = builds.environment_id
+        WHERE operator_id = :operator_id AND status = 'ok' AND device_id = :device_id AND {condition}
+        ORDER BY {order}, environment_id = :environment_id DESC, builds.id DESC LIMIT 1
+        """
+        of = {"operator_id": place.operator_id, "device_id": place.device_id, "environment_id": environment_id}
+        return fetch_one(session, _Build, sql, at=at, **of, **place.line)
+
+    base = build("base", place.base_at)
+    head = build("head", place.head_at, base.environment_id) if base else None
+    if base is None or head is None:
+        return None
+    changes = code_changes(kernel_codes(base.resources), kernel_codes(head.resources))
+    return CodeEvidence(base.sha, head.sha, base.code_hash, head.code_hash, changes)
 
 
 def read_launched_pair(session: Session, regression_id: int) -> LaunchedPair | None:
@@ -217,7 +235,14 @@ def read_bench_evidence(session: Session, regression_id: int) -> BenchEvidence |
 def read_error_evidence(session: Session, regression_id: int, limit: int = MOST_SERIES) -> ErrorEvidence | None:
     """The errors that checks found on both sides of a change in its worst series; None where there are no checks."""
     cells = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=limit)
-    return _errors(session, _read_place(session, regression_id), cells)
+    place = _read_place(session, regression_id)
+    changes = [change for cell in cells for change in _error_changes(session, place, cell)]
+    told = [change for change in changes if None not in (change.base_relative, change.head_relative)]
+    if not changes:
+        return None
+    moved = [c for c in changes if c.base_relative != c.head_relative or c.base_right != c.head_right]
+    moved.sort(key=lambda c: (c.head_right is not False, -(c.ratio or 0), -(c.head_relative or 0)))
+    return ErrorEvidence(len(told), moved[:SHOWN_ERRORS])
 
 
 def _read_place(session: Session, regression_id: int) -> _Place:
@@ -237,27 +262,6 @@ def _nearest(column: str, side: str) -> tuple[str, str]:
             column,
         )
     )
-
-
-def _code(session: Session, place: _Place) -> CodeEvidence | None:
-    def build(side: str, at: int, environment_id: int = 0) -> _Build | None:
-        condition, order = _nearest("commits.ordinal", side)
-        sql = f"""
-        SELECT commits.sha, environment_id, code_hash, resources
-        FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments
-             ON environments.id = builds.environment_id
-        WHERE operator_id = :operator_id AND status = 'ok' AND device_id = :device_id AND {condition}
-        ORDER BY {order}, environment_id = :environment_id DESC, builds.id DESC LIMIT 1
-        """
-        of = {"operator_id": place.operator_id, "device_id": place.device_id, "environment_id": environment_id}
-        return fetch_one(session, _Build, sql, at=at, **of, **place.line)
-
-    base = build("base", place.base_at)
-    head = build("head", place.head_at, base.environment_id) if base else None
-    if base is None or head is None:
-        return None
-    changes = code_changes(kernel_codes(base.resources), kernel_codes(head.resources))
-    return CodeEvidence(base.sha, head.sha, base.code_hash, head.code_hash, changes)
 
 
 def _bench(session: Session, place: _Place, cell: _Cell) -> BenchEvidence:
@@ -285,16 +289,6 @@ def _bench(session: Session, place: _Place, cell: _Cell) -> BenchEvidence:
 def _differences(base: dict[str, Any], head: dict[str, Any]) -> list[Difference]:
     names = dict.fromkeys([*base, *head])
     return [Difference(name, base.get(name), head.get(name)) for name in names if base.get(name) != head.get(name)]
-
-
-def _errors(session: Session, place: _Place, cells: Iterable[_Cell]) -> ErrorEvidence | None:
-    changes = [change for cell in cells for change in _error_changes(session, place, cell)]
-    told = [change for change in changes if None not in (change.base_relative, change.head_relative)]
-    if not changes:
-        return None
-    moved = [c for c in changes if c.base_relative != c.head_relative or c.base_right != c.head_right]
-    moved.sort(key=lambda c: (c.head_right is not False, -(c.ratio or 0), -(c.head_relative or 0)))
-    return ErrorEvidence(len(told), moved[:SHOWN_ERRORS])
 
 
 def _nearest_check(session: Session, place: _Place, cell: _Cell, side: str) -> _Check | None:

@@ -134,20 +134,17 @@ def read_event(session: Session, repository_id: int, regression: RegressionRow) 
     """The event that a regression is part of; None when it is gone."""
     line = read_line(session, repository_id, regression.branch) if regression.branch else None
     question = RegressionFilter(verdict=regression.verdict, direction=regression.direction, line=line or ALL_COMMITS)
-    sql = f"SELECT * FROM ({_EVENTS}) AS events WHERE :id = ANY(ids)"
-    asked = question.parameters | {"repository_id": repository_id, **_around(session, regression)}
-    events = fetch(session, _Event, sql, limit=None, skip=0, id=regression.id, **asked)
-    return next(iter(_whole(session, events)), None)
-
-
-def _around(session: Session, regression: RegressionRow) -> dict[str, Any]:
-    """All of one event holds the commit at the head of its narrowest range, so each overlaps every other."""
-    sql = """
+    # All of one event holds the commit at the head of its narrowest range, so each overlaps every other.
+    around = """
     SELECT base.ordinal AS since, head.ordinal AS until
     FROM regressions JOIN commits AS base ON base.id = base_commit_id JOIN commits AS head ON head.id = head_commit_id
     WHERE regressions.id = :id
     """
-    return dict(session.execute(text(sql), {"id": regression.id}).mappings().one())
+    ordinals = session.execute(text(around), {"id": regression.id}).mappings().one()
+    asked = question.parameters | {"repository_id": repository_id, **ordinals}
+    sql = f"SELECT * FROM ({_EVENTS}) AS events WHERE :id = ANY(ids)"
+    events = fetch(session, _Event, sql, limit=None, skip=0, id=regression.id, **asked)
+    return next(iter(_whole(session, events)), None)
 
 
 def _whole(session: Session, events: list[_Event]) -> list[EventRow]:

@@ -333,14 +333,10 @@ def read_history(
     ids = {point.environment_id for point in points}
     cards = read_card_names(session, {point.card_id for point in points if point.card_id is not None})
     agreed = list_agreed_cards(session, series_id) if len(cards) > 1 else []
-    environments = _environments(session, ids)
+    rows = session.execute(text("SELECT id, facts FROM environments WHERE id = ANY(:ids)"), {"ids": list(ids)})
+    environments = {row.id: row.facts for row in rows}
     steps = list_series_steps(session, series_id, line, bounds["first"], bounds["last"])
     return SeriesHistory(series, points, marks, environments, line.name, changes, side[::-1], cards, agreed, steps)
-
-
-def _environments(session: Session, ids: set[int]) -> dict[int, dict[str, Any]]:
-    found = session.execute(text("SELECT id, facts FROM environments WHERE id = ANY(:ids)"), {"ids": list(ids)})
-    return {row.id: row.facts for row in found}
 
 
 def list_readings(session: Session, series_id: int, line: HistoryLine, limit: int = MAX_POINTS) -> list[ReadingRow]:

@@ -291,7 +291,7 @@ def _explain_thinned(session: Session, now: datetime, thinned: Sequence[_Thinned
         for variant, cases in history.cases.items():
             cause, removed = (
                 MissingCause.CASES_REMOVED,
-                [case for case in cases if entry and _is_removed(entry, case, head)],
+                [case for case in cases if entry and head.suite not in entry.cases.get(case, [])],
             )
             if entry and variant not in entry.variants:
                 cause, removed = MissingCause.VARIANT_REMOVED, cases
@@ -299,10 +299,6 @@ def _explain_thinned(session: Session, now: datetime, thinned: Sequence[_Thinned
                 yield _missing(cause, head, head, variant=variant, cases=removed)
             if rest := [case for case in cases if case not in removed]:
                 yield _missing(MissingCause.NO_RESULT, head, head, variant=variant, cases=rest)
-
-
-def _is_removed(entry: _Entry, case: str, head: _Measured) -> bool:
-    return head.suite not in entry.cases.get(case, [])
 
 
 def _read_catalogues(session: Session, commits: Sequence[int]) -> dict[int, dict[str, _Entry]]:

@@ -100,6 +100,8 @@ def search(
     skip, size = min(before or 0, _MOST_SKIPPED), max(1, min(limit, MAX_PAGE))
     sha = words[0].lower() if len(words) == 1 and re.fullmatch(r"[0-9a-fA-F]{4,40}", words[0]) else None
     number = words[0].lstrip("#")
+    # A text search for words that begin like these: "fold:* & trans:*".
+    pieces = [piece for word in words for piece in re.findall(r"\w+", word)]
     rows = fetch(
         session,
         SearchRow,
@@ -107,7 +109,7 @@ def search(
         repository_id=repository_id,
         patterns=[f"%{_literal(word.lstrip('#'))}%" for word in words],
         sha=sha,
-        words=_prefixes(words),
+        words=" & ".join(f"{piece}:*" for piece in pieces),
         number=int(number) if re.fullmatch(r"[0-9]{1,15}", number) else -1,
         cut=skip + size + 1,
         limit=size + 1,
@@ -120,9 +122,3 @@ def search(
 def _literal(word: str) -> str:
     """A word without the wildcards of LIKE."""
     return re.sub(r"([\\%_])", r"\\\1", word)
-
-
-def _prefixes(words: list[str]) -> str:
-    """A text search for words that begin like these: "fold:* & trans:*"."""
-    pieces = [piece for word in words for piece in re.findall(r"\w+", word)]
-    return " & ".join(f"{piece}:*" for piece in pieces)
