@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from warpwatch.contract.words import Signal, StatementKind, StatementSource
 from warpwatch.db.reads.code import CommitRow, UnchangedRow
-from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_commits, compare_variants
+from warpwatch.db.reads.commits import ComparedRow, compare_commits, compare_variants
 from warpwatch.db.reads.lines import ALL_COMMITS, read_line_of
 from warpwatch.db.reads.paired import list_paired_rounds
 from warpwatch.db.reads.query import Session, metric_choice
@@ -69,7 +68,18 @@ def compare_commits_paired(
     rows = [_with(row, outcomes.pop((row.operator, row.case, row.left_variant), None)) for row in comparison.rows]
     rows += [_with(_unmeasured(item), item) for item in outcomes.values()]
     of_launch = launches if choice["has_launch"] else []
-    statements = _read_sides(session, [*rows, *of_launch], comparison, base, head)
+    # An unchanged operator has the times of the commit whose sources it has.
+    since = [{row.operator: row.since for row in unchanged} for _, unchanged in comparison.unchanged]
+    places: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for row in [*rows, *of_launch]:
+        place = since[0].get(row.operator, base.sha), since[1].get(row.operator, head.sha)
+        places[place] |= {number for number in (row.left_series_id, row.right_series_id) if number}
+    line = read_line_of(session, head.id) or ALL_COMMITS
+    statements = {
+        number: statement
+        for (left, right), ids in places.items()
+        for (number, _), statement in read_statements(session, ids, [right], line, left).items()
+    }
     stated, stated_launches = (
         [_stated(row, statements.get(row.right_series_id or row.left_series_id or 0, NO_DATA)) for row in of]
         for of in (rows, of_launch)
@@ -113,23 +123,6 @@ def compare_variants_stated(
             about = replace(about, kind=StatementKind.SHIFT)
         rows.append(_row(row, about))
     return StatedComparison(rows, comparison.unchanged, comparison.same)
-
-
-def _read_sides(
-    session: Session, rows: Sequence[ComparedRow], comparison: CommitComparison, base: CommitRow, head: CommitRow
-) -> dict[int, Statement]:
-    """Statements by series. An unchanged operator has the times of the commit whose sources it has."""
-    since = [{row.operator: row.since for row in unchanged} for _, unchanged in comparison.unchanged]
-    places: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for row in rows:
-        place = since[0].get(row.operator, base.sha), since[1].get(row.operator, head.sha)
-        places[place] |= {number for number in (row.left_series_id, row.right_series_id) if number}
-    line = read_line_of(session, head.id) or ALL_COMMITS
-    return {
-        number: statement
-        for (left, right), ids in places.items()
-        for (number, _), statement in read_statements(session, ids, [right], line, left).items()
-    }
 
 
 def _stated(row: ComparedRow, statement: Statement) -> StatedRow:

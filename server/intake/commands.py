@@ -55,7 +55,11 @@ def run_command(
     change, answer = None, ""
     if is_member:
         pull = client.read_change(number)
-        change = _known_change(database, access.repository_id, number, pull)
+        # When its head came is known from its event alone.
+        with database.session() as session:
+            messages.record_change(session, access.repository_id, number, pull.head_sha, None, is_fork=pull.is_fork)
+            change = find_change(session, access.repository_id, number)
+        assert change is not None
         try:
             answer = _do(database, settings, access, change, pull, fields)
         except CommandRefusal as refused:
@@ -75,15 +79,6 @@ def run_command(
 def _words(fields: dict[str, Any]) -> str:
     """A command as it was written."""
     return " ".join([PREFIX, fields["verb"], *fields["operators"], *([fields["sha"]] if fields["sha"] else [])])
-
-
-def _known_change(database: Database, repository_id: int, number: int, pull: ForgeChange) -> ChangeRequestRow:
-    """The pull request with the head that the forge has now. When that came is known from its event alone."""
-    with database.session() as session:
-        messages.record_change(session, repository_id, number, pull.head_sha, None, is_fork=pull.is_fork)
-        change = find_change(session, repository_id, number)
-    assert change is not None
-    return change
 
 
 def _do(

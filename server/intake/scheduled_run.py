@@ -249,7 +249,9 @@ def _measured(
     kinds, suite = start.schedule.request["kinds"], start.schedule.request["suite"]
     requested = list_requested(session, start.repository.id, shas, kinds)
     operators = {sha: [name for name in history.operators[sha] if name in choice.operators] for sha in shas}
-    whole = [job for job in requested if _is_whole(job, suite)]
+    whole = [
+        job for job in requested if job.spec.suite == suite and job.spec.is_whole_suite() and job.spec.sanitize is None
+    ]
     return MeasuredCommits(shas, operators, [device.id for device in start.devices], kinds, suite, whole)
 
 
@@ -270,11 +272,6 @@ def _same_definition(
         for job in jobs
         if job.definitions_sha is not None and definition(job, job.definitions_sha) == definition(job, newest.sha)
     ]
-
-
-def _is_whole(job: RequestedJob, suite: str) -> bool:
-    """Whether the job covers the whole suite."""
-    return job.spec.suite == suite and job.spec.is_whole_suite() and job.spec.sanitize is None
 
 
 def _fit(start: _TurnStart, candidates: Sequence[CandidateJob]) -> BudgetFit:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import log
 from typing import Any, NamedTuple
 
-from warpwatch.contract.report_facts import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact, TimedFact
+from warpwatch.contract.report_facts import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, TimedFact
 from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.contract.words import Reason, Signal, StatementDirection, StatementKind, StatementSource
 from warpwatch.server.reports.formats import plural
@@ -70,7 +70,9 @@ def build_report(facts: ReportFacts, address: str) -> Report:
     pairs = [row for row in pairs if row.kind not in ("failed", "skipped") or _place(row) not in failed]
     rows = [*faults, *pairs, *changes, *_job_rows(facts, address)]
     cases = _sensitivities(facts, verdicts, address)
-    sensitivity = summarize([item.case for item in cases], _required(facts), MAX_ROWS)
+    sensitivity = summarize(
+        [item.case for item in cases], None if facts.required is None else facts.required / 100, MAX_ROWS
+    )
     if not facts.pending:
         rows = _with_blind(rows, cases, sensitivity)
     rows.sort(key=_badness)
@@ -158,14 +160,10 @@ def _fault_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
             fault.cell,
             fault.status,
             fault.message,
-            _decided(fault),
+            _ORACLE.get(fault.kind, "a run") if fault.status == "wrong" else f"a {fault.kind} run",
             f"{address}/jobs/{fault.job_id}",
             is_known_before=fault.known_before,
         )
-
-
-def _decided(fault: ResultFact) -> str:
-    return _ORACLE.get(fault.kind, "a run") if fault.status == "wrong" else f"a {fault.kind} run"
 
 
 def _job_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
@@ -343,10 +341,6 @@ def _sense_timed(timed: TimedFact, cell: CellFact) -> CaseSensitivity:
     noise = learn(readings, time_kind)
     least = detectable(noise, time_kind, readings[-1].median_ns, SURELY)
     return CaseSensitivity(*names, least, "history", FALSE_BY_HISTORY)
-
-
-def _required(facts: ReportFacts) -> float | None:
-    return None if facts.required is None else facts.required / 100
 
 
 def _with_blind(rows: list[ReportRow], cases: Iterable[_Sensed], sensitivity: ReportSensitivity) -> list[ReportRow]:

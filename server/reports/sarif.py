@@ -24,7 +24,16 @@ def sarif(report: Report, repository_url: str, folder: str) -> dict[str, Any]:
             "driver": {
                 "name": "Warpwatch",
                 "version": __version__,
-                "rules": [_rule(kind) for kind in kinds],
+                "rules": [
+                    {
+                        "id": f"warpwatch/{kind}",
+                        "name": "".join(word.capitalize() for word in kind.split("_")),
+                        "shortDescription": {"text": KINDS[kind]},
+                        "fullDescription": {"text": MEANINGS[kind]},
+                        "defaultConfiguration": {"level": _level(kind)},
+                    }
+                    for kind in kinds
+                ],
             }
         },
         "automationDetails": {"id": f"warpwatch/{report.repository}/{report.submission_id or report.head_sha}"},
@@ -46,16 +55,6 @@ def sarif(report: Report, repository_url: str, folder: str) -> dict[str, Any]:
             {"repositoryUri": _without_password(repository_url), "revisionId": report.head_sha}
         ]
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-
-
-def _rule(kind: ReportRowKind) -> dict[str, Any]:
-    return {
-        "id": f"warpwatch/{kind}",
-        "name": "".join(word.capitalize() for word in kind.split("_")),
-        "shortDescription": {"text": KINDS[kind]},
-        "fullDescription": {"text": MEANINGS[kind]},
-        "defaultConfiguration": {"level": _level(kind)},
-    }
 
 
 def _level(kind: ReportRowKind) -> str:

@@ -202,7 +202,8 @@ class _Walk:
         settled = len(since) >= SETTLED
         if not settled and stay < SETTLED and any(there):
             return True
-        visits = _lengths(since)
+        # How many readings each visit to the level lasted.
+        visits = [len(list(group)) for inside, group in groupby(since) if inside]
         if visits and since[0] and settled:
             del visits[0]  # It began there, and did not come.
         if visits and stay <= LONGER * max(visits):
@@ -250,11 +251,6 @@ def _is_at(values: Sequence[float], level: float, now: float) -> list[bool]:
     """Which readings are at the level `now` rather than at the other one."""
     low, high = sorted(level + share * (now - level) for share in SAME_LEVEL)
     return [low < value < high for value in values]
-
-
-def _lengths(there: Sequence[bool]) -> list[int]:
-    """How many readings each visit to a level lasted."""
-    return [len(list(group)) for inside, group in groupby(there) if inside]
 
 
 def _stay(there: Sequence[bool]) -> int:

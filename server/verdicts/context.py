@@ -137,7 +137,12 @@ def after(context: RegressionContext, step: Step) -> RegressionContext:
             facts = replace(facts, regression=replace(regression, direction=step.direction))
         case RecordAnswer():
             members = [_decided(member, step) for member in (*facts.members, *step.joined)]
-            trials = [_answered(trial, step) if trial.id == step.trial_id else trial for trial in facts.trials]
+            trials = [
+                replace(trial, answer=step.answer, message=step.message, answered_at=_NEWEST)
+                if trial.id == step.trial_id
+                else trial
+                for trial in facts.trials
+            ]
             facts = replace(facts, members=members, trials=trials)
             context = replace(context, ended_trial=None)
         case AskTrial():
@@ -158,10 +163,6 @@ def _decided(member: MemberRow, step: RecordAnswer) -> MemberRow:
         if decision.series_id == member.series_id:
             return replace(member, verdict=decision.verdict, ratio=decision.ratio, low=decision.low, high=decision.high)
     return member
-
-
-def _answered(trial: TrialState, step: RecordAnswer) -> TrialState:
-    return replace(trial, answer=step.answer, message=step.message, answered_at=_NEWEST)
 
 
 def _asked(context: RegressionContext, step: AskTrial) -> TrialState:

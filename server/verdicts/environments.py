@@ -93,7 +93,13 @@ def _name_step(
     level = median(row.median_ns for row in base)
     ratio = median(row.median_ns for row in head) / level
     time_kind = kind_of_time(device_kind, base[-1].metric, base[-1].protocol)
-    noise = learn([_noted(row) for row in earlier], time_kind)
+    noise = learn(
+        [
+            Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns)
+            for row in earlier
+        ],
+        time_kind,
+    )
     reach = exp(_SURE * noise.spread * sqrt(1 / len(base) + 1 / len(head)))
     cause = StepCause.NOISE
     if severity(ratio) > 1 + detectable(noise, time_kind, level):
@@ -163,7 +169,3 @@ def _effect(effect: OriginEffect) -> StepEffect | None:
     if effect.ratio is None or effect.low is None or effect.high is None:
         return None
     return StepEffect(effect.ratio, effect.low, effect.high)
-
-
-def _noted(row: EnvironmentReading) -> Reading:
-    return Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns)

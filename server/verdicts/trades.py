@@ -26,7 +26,7 @@ from warpwatch.server.verdicts.paired import severity
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
 if TYPE_CHECKING:
-    from warpwatch.db.reads.trades import TradedCell, TradedLibrary, TradedWait, TradeFacts
+    from warpwatch.db.reads.trades import TradedCell, TradedWait, TradeFacts
 
 WORSE = 2.0
 """An error counts as larger from this ratio on: rounding alone moves it by less."""
@@ -87,7 +87,8 @@ def _all_trades(facts: TradeFacts) -> Iterator[Trade]:
     for cell in facts.cells:
         yield from _trades_of(cell)
     for library in facts.libraries:
-        yield from _trades_of_library(library)
+        plain = Trade(TradeKind.CODE, library.operator, "", "", library.device_key, "", None, is_faster=False)
+        yield from _larger(replace(plain, before=library.base_bytes, after=library.head_bytes), LEAST_CODE_BYTES)
     for wait in facts.waits:
         yield from _trades_of_wait(wait)
     yield from find_moved_work(paired_outcomes(facts.pairs, facts.among), facts.cells)
@@ -143,11 +144,6 @@ def _trades_of_checks(cell: TradedCell, plain: Trade) -> Iterator[Trade]:
     if states == {BatchState.INVARIANT, BatchState.DEPENDENT}:
         old, new = (rows["changed"] / max(rows["rows"], 1) for rows in (base, head))
         yield replace(plain, kind=TradeKind.BATCH, before=old, after=new, is_worse=new > old)
-
-
-def _trades_of_library(library: TradedLibrary) -> Iterator[Trade]:
-    plain = Trade(TradeKind.CODE, library.operator, "", "", library.device_key, "", None, is_faster=False)
-    yield from _larger(replace(plain, before=library.base_bytes, after=library.head_bytes), LEAST_CODE_BYTES)
 
 
 def _larger(trade: Trade, least_bytes: int) -> Iterator[Trade]:
