@@ -167,28 +167,24 @@ def sign_in(s: Session, identity: Identity) -> AccountHolder | None:
         """
         row = s.execute(text(sql), known | {"email": storable(identity.email)}).one_or_none()
     if row is None:
-        return _add_signed_in(s, identity)
+        if identity.role is None:
+            return None
+        sql = """
+        INSERT INTO accounts (name, role, is_role_fixed, issuer, subject, last_used_at)
+        VALUES (:name, :role, false, :issuer, :subject, now()) ON CONFLICT DO NOTHING RETURNING id, name, role
+        """
+        values = {
+            "name": storable(identity.email or identity.name),
+            "role": identity.role,
+            "issuer": identity.issuer,
+            "subject": identity.subject,
+        }
+        return _holder(s.execute(text(sql), values).one_or_none())
     if row.disabled_at is not None or (identity.role is None and not row.is_role_fixed):
         return None
     if not row.is_role_fixed:
         s.execute(text("UPDATE accounts SET role = :role WHERE id = :id"), {"id": row.id, "role": identity.role})
     return use_account(s, row.id)
-
-
-def _add_signed_in(s: Session, identity: Identity) -> AccountHolder | None:
-    if identity.role is None:
-        return None
-    sql = """
-    INSERT INTO accounts (name, role, is_role_fixed, issuer, subject, last_used_at)
-    VALUES (:name, :role, false, :issuer, :subject, now()) ON CONFLICT DO NOTHING RETURNING id, name, role
-    """
-    values = {
-        "name": storable(identity.email or identity.name),
-        "role": identity.role,
-        "issuer": identity.issuer,
-        "subject": identity.subject,
-    }
-    return _holder(s.execute(text(sql), values).one_or_none())
 
 
 def _holder(row: Any) -> AccountHolder | None:

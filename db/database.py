@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, create_engine, event, make_url, text
+from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
@@ -75,7 +75,7 @@ class Database:
         self.url = url
         self._lock_timeout_seconds = lock_timeout_seconds
         self.engine = create_engine(
-            driver_url(url),
+            make_url(url).set(drivername="postgresql+psycopg"),
             pool_size=pool_size,
             max_overflow=pool_size if max_overflow is None else max_overflow,
             json_serializer=dumps,
@@ -182,11 +182,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def driver_url(url: str) -> URL:
-    """`url` for SQLAlchemy: with the driver's name."""
-    return make_url(url).set(drivername="postgresql+psycopg")
 
 
 def libpq_url(url: str) -> str:

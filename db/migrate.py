@@ -19,7 +19,7 @@ from psycopg import sql
 from sqlalchemy import Connection, make_url, text
 
 from warpwatch.db.database import CONNECTION, Database, libpq_url
-from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError, SchemaTooOldError
+from warpwatch.db.errors import SchemaTooNewError, SchemaTooOldError
 from warpwatch.db.metadata import METADATA
 
 _LOCK = 0x77617463
@@ -80,15 +80,6 @@ def count_pending(database: Database) -> int:
             return len(list(_scripts().iterate_revisions("head", current or "base")))
         except (CommandError, RevisionError) as error:
             raise _unknown_revision(connection) from error
-
-
-def require_current(url: str) -> None:
-    """SchemaOutdatedError unless the database has every migration."""
-    missing = pending(url)
-    if missing:
-        raise SchemaOutdatedError(
-            f"the database is {missing} migration{'s' * (missing > 1)} behind; run `warpwatch migrate`"
-        )
 
 
 def differences(url: str) -> list[str]:

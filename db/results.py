@@ -73,13 +73,10 @@ def copy_rows(s: Session, table: type[Base], rows: Sequence[dict[str, Any]]) -> 
     try:
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
             for row in rows:
-                copy.write_row([_plain(row[name]) for name in names])
+                values = (row[name] for name in names)
+                copy.write_row([Jsonb(value, dumps) if isinstance(value, dict) else value for value in values])
     except (psycopg.DataError, psycopg.IntegrityError, UnicodeError) as error:
         raise OutcomeError(f"a result cannot be stored: {str(error).strip().splitlines()[0]}") from error
-
-
-def _plain(value: Any) -> Any:
-    return Jsonb(value, dumps) if isinstance(value, dict) else value
 
 
 _SERIES_KEY = ("case_id", "variant_id", "metric", "protocol")

@@ -191,7 +191,11 @@ def read_trends(
         # What is kept counts all cases.
         kept = [OperatorTrend(row.id, row.operator, None) for row in kept]
     missing = [row.id for row in kept if row.cells is None]
-    cells = [_read_cell(row.operator, values) for row in kept for values in row.cells or []]
+    cells = [
+        TrendCell(row.operator, commit_id, change, compared, series_id, datetime.fromisoformat(measured_at))
+        for row in kept
+        for commit_id, change, compared, series_id, measured_at in row.cells or []
+    ]
     if missing:
         cells += compare_operators(session, missing, device_id, metric, asked, suite, watcher)
     ids = {commit.id for commit in shown}
@@ -231,11 +235,6 @@ def compare_operators(
     """How each of these operators moved from one of the commits to the next, from its points."""
     asked = {"suite": suite, "watcher": watcher, "commits": list(commit_ids), "operator_ids": list(operator_ids)}
     return fetch(session, TrendCell, _CELLS, device_id=device_id, metric=metric, **asked)
-
-
-def _read_cell(operator: str, values: list[Any]) -> TrendCell:
-    commit_id, change, compared, series_id, measured_at = values
-    return TrendCell(operator, commit_id, change, compared, series_id, datetime.fromisoformat(measured_at))
 
 
 _RUNNING = """

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from warpwatch import git
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
@@ -26,7 +27,6 @@ from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Purpose, Status
 from warpwatch.db import registry, regressions, runs, submissions, trials
 from warpwatch.db.database import Database
-from warpwatch.db.reads.judging import list_job_ids
 
 VARIANTS = ("v1", "v2", "v3")
 CASES = ("n=1024,f32,fwd", "n=1024,f32,bwd", "n=4096,f32,fwd")
@@ -161,6 +161,12 @@ def trace(folder: Path, kernels: int = 3, padding: int = 0) -> ProfileReply:
     path.write_bytes(gzip.compress(text.encode()))
     rows = [TraceKernel(f"kernel {n}", 2, 2000.0 - n, 1000.0, 0.5, {"grid": [1, 1, 1]}) for n in range(kernels)]
     return ProfileReply(Status.OK, "", str(path), len(text), rows, {"cudaLaunchKernel": 1.0})
+
+
+def list_job_ids(session: Session, submission_id: int) -> list[int]:
+    """Ids of the jobs of a submission, oldest first."""
+    sql = "SELECT id FROM jobs WHERE submission_id = :id ORDER BY id"
+    return list(session.scalars(text(sql), {"id": submission_id}))
 
 
 @dataclass

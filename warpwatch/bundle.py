@@ -23,7 +23,7 @@ from typing import IO, Any, TypeVar
 
 from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.measurement import METRICS, Measurement
+from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.contract.spec import SANITIZERS, JobRequest
@@ -163,7 +163,14 @@ class BundleWriter:
         return catalogue
 
     def _slim(self, finding: Finding) -> Finding:
-        bench = finding.bench and replace(finding.bench, measurements=[_rounded(m) for m in finding.bench.measurements])
+        # Seven digits, as many as the database stores.
+        bench = finding.bench and replace(
+            finding.bench,
+            measurements=[
+                replace(m, samples_ns=[float(f"{sample:.7g}") for sample in m.samples_ns])
+                for m in finding.bench.measurements
+            ],
+        )
         profile = finding.profile
         if profile is not None and profile.path is not None:
             self.traces += 1
@@ -276,7 +283,26 @@ class BundleReader:
         if number != FORMAT:
             raise ValueError(f"it is of format {number!r}; this version of Warpwatch reads format {FORMAT}")
         manifest = from_json(Manifest, values)
-        _check_manifest(manifest, self._zip.infolist())
+        infos = self._zip.infolist()
+        names = [member.name for member in manifest.members]
+        if len(infos) > MEMBER_LIMIT or len(names) > MEMBER_LIMIT:
+            raise ValueError(f"it has more than {MEMBER_LIMIT} members")
+        if sum(member.size for member in manifest.members) > TOTAL_LIMIT:
+            raise ValueError(f"its members are larger than {TOTAL_LIMIT >> 30} GiB together")
+        if sorted([*names, _MANIFEST]) != sorted(info.filename for info in infos) or len(set(names)) != len(names):
+            raise ValueError("its members are not those that the manifest names")
+        for name in names:
+            if not _MEMBER.fullmatch(name):
+                raise ValueError(f"it has a member called {name[:80]!r}")
+        for commit in manifest.commits:
+            if (
+                not _SHA.fullmatch(commit.sha)
+                or not _SHA.fullmatch(commit.parent_sha or commit.sha)
+                or commit.ordinal < 1
+            ):
+                raise ValueError(f"it describes a commit {commit.sha[:80]!r} that cannot be one")
+            _moment(commit.authored_at)
+        _moment(manifest.created_at)
         return manifest
 
     def _check_digest(self, member: BundleMember) -> None:
@@ -354,24 +380,6 @@ def _open_zip(file: IO[bytes]) -> zipfile.ZipFile:
         raise ValueError("it is no results file of Warpwatch, or its end is missing; copy it again") from None
 
 
-def _check_manifest(manifest: Manifest, infos: list[zipfile.ZipInfo]) -> None:
-    names = [member.name for member in manifest.members]
-    if len(infos) > MEMBER_LIMIT or len(names) > MEMBER_LIMIT:
-        raise ValueError(f"it has more than {MEMBER_LIMIT} members")
-    if sum(member.size for member in manifest.members) > TOTAL_LIMIT:
-        raise ValueError(f"its members are larger than {TOTAL_LIMIT >> 30} GiB together")
-    if sorted([*names, _MANIFEST]) != sorted(info.filename for info in infos) or len(set(names)) != len(names):
-        raise ValueError("its members are not those that the manifest names")
-    for name in names:
-        if not _MEMBER.fullmatch(name):
-            raise ValueError(f"it has a member called {name[:80]!r}")
-    for commit in manifest.commits:
-        if not _SHA.fullmatch(commit.sha) or not _SHA.fullmatch(commit.parent_sha or commit.sha) or commit.ordinal < 1:
-            raise ValueError(f"it describes a commit {commit.sha[:80]!r} that cannot be one")
-        _moment(commit.authored_at)
-    _moment(manifest.created_at)
-
-
 def _check_run(run: BundledRun, shas: set[str]) -> None:
     request = run.order
     if not _NAME.fullmatch(request.operator):
@@ -412,8 +420,3 @@ def _loads(data: bytes) -> Any:
         return json.loads(data)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
-
-
-def _rounded(m: Measurement) -> Measurement:
-    """Samples with seven digits, as many as the database stores."""
-    return replace(m, samples_ns=[float(f"{sample:.7g}") for sample in m.samples_ns])

@@ -378,14 +378,9 @@ def range_ends(mirror: Path, text: str) -> tuple[str | None, str]:
         return None, resolve(mirror, text)
     low, _, high = text.partition("..")
     head = resolve(mirror, high.removeprefix(".") or "HEAD")
-    if low.endswith("^") and _is_root(mirror, low[:-1]):
+    if low.endswith("^") and describe(mirror, resolve(mirror, low[:-1])).parent_sha is None:
         return None, head
     return resolve(mirror, low or "HEAD"), head
-
-
-def _is_root(mirror: Path, ref: str) -> bool:
-    """Whether `ref` names a commit without a parent."""
-    return describe(mirror, resolve(mirror, ref)).parent_sha is None
 
 
 def last_commits(mirror: Path, ref: str, count: int) -> list[str]:

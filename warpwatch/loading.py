@@ -234,7 +234,12 @@ def load_operator(name: str, device: DeviceKind | None = None) -> LoadedOperator
     with _lock:
         target = _choose_target(device)
         if name not in _operators:
-            _operators[name] = _load(name, target)
+            module = importlib.import_module(f"{_PACKAGE}.{name}")
+            operator: Operator = module.operator
+            if any(variant.native for variant in operator.variants.values()):
+                _register(operator, target)
+            variants = {key: LoadedVariant(operator, variant, target) for key, variant in operator.variants.items()}
+            _operators[name] = LoadedOperator(operator, variants)
         return _operators[name]
 
 
@@ -266,15 +271,6 @@ def _choose_target(device: DeviceKind | None) -> DeviceKind:
     import torch
 
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _load(name: str, target: DeviceKind) -> LoadedOperator:
-    module = importlib.import_module(f"{_PACKAGE}.{name}")
-    operator: Operator = module.operator
-    if any(variant.native for variant in operator.variants.values()):
-        _register(operator, target)
-    variants = {key: LoadedVariant(operator, variant, target) for key, variant in operator.variants.items()}
-    return LoadedOperator(operator, variants)
 
 
 def _register(operator: Operator, target: DeviceKind) -> None:

@@ -470,16 +470,11 @@ def _content(tree: ast.Module) -> str | None:
     if names & _READS_ITSELF:
         return None
     for node in nodes:
-        if isinstance(node, _Documented) and _has_docstring(node):
+        if isinstance(node, _Documented) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "variant":
             node.keywords = [keyword for keyword in node.keywords if keyword.arg not in _WORDS]
     return _digest(ast.dump(tree))
-
-
-def _has_docstring(node: _Documented) -> bool:
-    first = node.body[0] if node.body else None
-    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
 
 
 def _modules(node: ast.AST) -> list[str]:

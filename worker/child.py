@@ -525,10 +525,8 @@ class Child:
         return None
 
     def _last_words(self) -> str:
-        return (f", last seen at {self._doing!r}" if self._doing else "") + self._printed()
-
-    def _printed(self) -> str:
-        return "; its last words:\n" + "\n".join(self._tail) if self._tail else ""
+        doing = f", last seen at {self._doing!r}" if self._doing else ""
+        return doing + ("; its last words:\n" + "\n".join(self._tail) if self._tail else "")
 
 
 @contextlib.contextmanager

@@ -392,14 +392,6 @@ def list_right_at_base(session: Session, regression_id: int) -> frozenset[int]:
     return frozenset(session.execute(text(sql), {"id": regression_id}).scalars())
 
 
-def list_job_ids(session: Session, submission_id: int) -> list[int]:
-    """Ids of the jobs of a submission, oldest first."""
-    ids: list[int] = fetch_scalar(
-        session, "SELECT array_agg(id ORDER BY id) FROM jobs WHERE submission_id = :id", id=submission_id
-    )
-    return ids or []
-
-
 def list_wider(session: Session, regression_id: int) -> list[int]:
     """Confirmed and settled changes nobody has triaged whose range of commits holds a narrower confirmed one, that of
     `regression_id`."""

@@ -309,7 +309,8 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         return ResultFact(job_id, kind, status, message, known_before, CellFact(replay=shlex.join(command), **cell))
 
     def compared(spec: JobSpec, **cell: Any) -> CellFact:
-        return CellFact(replay=_submit_cell(repository, spec, **cell), **cell)
+        own = spec.of_cell(cell["variant"], cell["case"])
+        return CellFact(replay=_submit(repository, "compare", own, **cell), **cell)
 
     def pair(reason: str | None, spec: JobSpec, **columns: Any) -> PairFact:
         own = {name: columns.pop(name) for name in _PAIR_FIELDS}
@@ -348,10 +349,6 @@ _CHANGE_FIELDS = tuple(field.name for field in fields(ChangeFact) if field.name 
 
 def _reason(column: str | None) -> Reason | None:
     return None if column is None else Reason(column)
-
-
-def _submit_cell(repository: str, spec: JobSpec, **cell: Any) -> str:
-    return _submit(repository, "compare", spec.of_cell(cell["variant"], cell["case"]), **cell)
 
 
 def _submit(repository: str, kind: str, spec: JobSpec, **cell: Any) -> str:

@@ -95,12 +95,14 @@ def _stale_device(device: StaleDevice) -> AlarmRow:
 
 
 def _stale_worker(worker: StaleWorker) -> AlarmRow:
+    pace = worker.pace_seconds
+    span = f"{pace / 60:.0f} minutes" if pace >= 90 else f"{max(pace, 1):.0f} s"
     at = f"it is at job {worker.job_id}" if worker.job_id else "it takes none of the jobs that wait"
     return AlarmRow(
         "stale_worker",
         worker.since,
         f"worker {worker.worker} gave no result for {worker.silent_seconds / 60:.0f} minutes; most of its jobs take "
-        f"{_span(worker.pace_seconds)}, and {at}",
+        f"up to {span}, and {at}",
         "look at the job's log; cancel the job, or start the worker again",
         device_key=worker.device_key,
         job_id=worker.job_id,
@@ -125,10 +127,6 @@ def _paused_worker(worker: PausedWorker) -> AlarmRow:
         device_key=worker.device_key,
         job_id=worker.job_id,
     )
-
-
-def _span(seconds: float) -> str:
-    return f"up to {seconds / 60:.0f} minutes" if seconds >= 90 else f"up to {max(seconds, 1):.0f} s"
 
 
 def _unfit_device(device: UnfitDevice) -> AlarmRow:

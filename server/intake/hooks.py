@@ -138,7 +138,8 @@ def _github(event: str, message: dict[str, Any]) -> HookEvent:
         return Ignored(event, f"action {action} starts no run")
     head, base = change["head"], change["base"]
     number, at = _number_or_none(message.get("number")), _moment_or_none(change.get("updated_at"))
-    if _differ(head.get("repo"), base.get("repo"), "full_name"):
+    # A deleted repository is null.
+    if (head.get("repo") or {}).get("full_name") != (base.get("repo") or {}).get("full_name"):
         return ForkRequest(event, _sha(head["sha"]), number, at)
     return ChangeRequest(_sha(head["sha"]), _sha(base["sha"]), number, at)
 
@@ -212,11 +213,6 @@ def _moment_or_none(value: Any) -> datetime | None:
     except ValueError:
         return None
     return moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
-def _differ(source: Any, target: Any, name: str) -> bool:
-    """Whether two repositories of an event differ in `name`; a deleted repository is null."""
-    return (source or {}).get(name) != (target or {}).get(name)
 
 
 def _sha(text: str) -> str:

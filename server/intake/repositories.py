@@ -49,7 +49,15 @@ def register(database: Database, settings: Settings, body: NewRepository) -> boo
         registered = find_repository(session, body.name)
     source = parse_source(body.definitions) if body.definitions is not None else None
     if registered is not None:
-        _expect_same(body, registered, source)
+        if registered.url != body.url:
+            detail = f"repository {body.name!r} is already registered with another url; choose another name"
+            message, field = "is already registered with another url", "name"
+            raise Problem(409, detail, [FieldError(field=field, message=message, remedy="choose another name")])
+        if source is not None and (source.url, source.ref) != (registered.definitions_url, registered.definitions_ref):
+            detail = f"repository {body.name!r} is already registered with other definitions"
+            remedy = "change them with `warpwatch repository set --definitions`, or choose another name"
+            error = FieldError(field="definitions", message="differ from those of this repository", remedy=remedy)
+            raise Problem(409, detail, [error])
         return False
     # git may have to clone for minutes, so no transaction is open meanwhile.
     try:
@@ -79,19 +87,6 @@ def _is_allowed(url: str) -> bool:
 
 def _not_allowed(field: str) -> FieldError:
     return FieldError(field=field, message="is not allowed", remedy="use a path, or an https, ssh or git URL")
-
-
-def _expect_same(body: NewRepository, registered: RepositoryRow, source: DefinitionsSource | None) -> None:
-    """Problem where the name belongs to another repository, or to the same one with other definitions."""
-    if registered.url != body.url:
-        detail = f"repository {body.name!r} is already registered with another url; choose another name"
-        message, field = "is already registered with another url", "name"
-        raise Problem(409, detail, [FieldError(field=field, message=message, remedy="choose another name")])
-    if source is not None and (source.url, source.ref) != (registered.definitions_url, registered.definitions_ref):
-        detail = f"repository {body.name!r} is already registered with other definitions"
-        remedy = "change them with `warpwatch repository set --definitions`, or choose another name"
-        error = FieldError(field="definitions", message="differ from those of this repository", remedy=remedy)
-        raise Problem(409, detail, [error])
 
 
 def check_status_url(settings: Settings, url: str | None) -> None:

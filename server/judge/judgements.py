@@ -166,6 +166,8 @@ def state(
     environment = outcomes[0]["environment"] if outcomes else {}
     cards = sorted({digest(salt, job.card) for job in jobs if job.card is not None})
     cases = {case for job in sealed for case in job.cases or ()}
+    builds = {name: outcome.get(field) for outcome in outcomes for name, field in _BUILDS if outcome.get(field)}
+    hashes = {name: from_json(BuildReply, build).code_hash for name, build in builds.items()}
     return {
         "iss": issuer,
         "iat": issued_at,
@@ -182,7 +184,7 @@ def state(
                 name: value for name, value in environment.get("facts", {}).items() if name not in _PRIVATE_FACTS
             },
         },
-        "machine_code": _machine_code(outcomes),
+        "machine_code": {name: code for name, code in sorted(hashes.items()) if code},
         "public": {
             "verdict": public.verdict,
             "checks": [row for job in open_jobs if job.kind == JobKind.CHECK for row in _checks(job)],
@@ -195,13 +197,6 @@ def state(
             "seeds": [digest(salt, job.seed) for job in sealed],
         },
     }
-
-
-def _machine_code(outcomes: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Fingerprints of the native code of both sides; empty where there is none, or none is known."""
-    builds = {name: outcome.get(field) for outcome in outcomes for name, field in _BUILDS if outcome.get(field)}
-    hashes = {name: from_json(BuildReply, build).code_hash for name, build in builds.items()}
-    return {name: code for name, code in sorted(hashes.items()) if code}
 
 
 _BUILDS: tuple[tuple[Literal["base", "head"], str], ...] = (("base", "base_build"), ("head", "build"))

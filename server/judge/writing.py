@@ -160,7 +160,16 @@ class VerdictWriter:
             case Narrow():
                 self._narrow(regression, step)
             case MergeInto():
-                _merge_into(session, regression.id, step)
+                copy_members(session, regression.id, step.other_id)
+                if step.known_series:
+                    news = [item for item in step.evidence.decisions if item.series_id not in step.known_series]
+                    decide_series(session, step.other_id, news)
+                elif step.evidence.worst is not None:
+                    _decide(session, step.other_id, Verdict.CONFIRMED, step.evidence)
+                note = f"regression {regression.id}, of a wider range, turned out to be the same change"
+                _note(session, step.other_id, note)
+                settle(session, step.other_id)
+                set_triage(session, regression.id, "invalid", SERVICE, f"the same change as regression {step.other_id}")
             case Settle():
                 if step.note:
                     _note(session, regression.id, step.note)
@@ -260,19 +269,6 @@ def _decide(session: Session, regression_id: int, verdict: Verdict, evidence: Ev
         base_trace_id=base_trace_id,
         head_trace_id=head_trace_id,
     )
-
-
-def _merge_into(session: Session, regression_id: int, step: MergeInto) -> None:
-    copy_members(session, regression_id, step.other_id)
-    if step.known_series:
-        news = [item for item in step.evidence.decisions if item.series_id not in step.known_series]
-        decide_series(session, step.other_id, news)
-    elif step.evidence.worst is not None:
-        _decide(session, step.other_id, Verdict.CONFIRMED, step.evidence)
-    note = f"regression {regression_id}, of a wider range, turned out to be the same change"
-    _note(session, step.other_id, note)
-    settle(session, step.other_id)
-    set_triage(session, regression_id, "invalid", SERVICE, f"the same change as regression {step.other_id}")
 
 
 def _note(session: Session, regression_id: int, text: str) -> None:

@@ -25,7 +25,12 @@ def change_comment(
     change: ChangeRequestRow, reports: Sequence[tuple[Report, Sequence[str]]], repository: str, server_url: str
 ) -> str:
     """reports: those of the head, oldest first, each with the operators that were asked for; none for all of them."""
-    asked = "".join(_asked_line(report, operators) for report, operators in reports if operators)
+    asked = ""
+    for report, operators in reports:
+        if operators:
+            names = ", ".join(operators[:10]) + (" …" if len(operators) > 10 else "")
+            link = f"[submission {report.submission_id}]({report.url})"
+            asked += f"- {escape(names[:300])}: {link}: {escape(report.summary)}\n"
     rest = f"\n#### Asked for\n\n{asked}" if asked else ""
     rest += f"\n{change.answer[:MAX_ANSWER]}\n" if change.answer else ""
     rest += _FOOTER
@@ -35,11 +40,6 @@ def change_comment(
     if change.is_fork and change.allowed_sha != change.head_sha:
         return _waiting(change, repository, server_url) + rest
     return f"{MARKER}\n### Warpwatch: `{change.head_sha[:9]}` of {escape(repository)}\n" + rest
-
-
-def _asked_line(report: Report, operators: Sequence[str]) -> str:
-    names = ", ".join(operators[:10]) + (" …" if len(operators) > 10 else "")
-    return f"- {escape(names[:300])}: [submission {report.submission_id}]({report.url}): {escape(report.summary)}\n"
 
 
 def _waiting(change: ChangeRequestRow, repository: str, server_url: str) -> str:

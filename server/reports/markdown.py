@@ -85,9 +85,8 @@ def _details(rows: list[ReportRow], room: int) -> str:
     text = ""
     for row in rows:
         message = f": {escape(reason(row))}" if row.message else ""
-        part = f"**{escape(row.cell)}** {finding_name(row)}{message}\n" + (
-            f"```\n{_code(row.replay)}\n```\n" if row.replay else ""
-        )
+        replay = row.replay.replace("```", "'''")
+        part = f"**{escape(row.cell)}** {finding_name(row)}{message}\n" + (f"```\n{replay}\n```\n" if replay else "")
         if len(text) + len(part) > room:
             break
         text += part
@@ -120,7 +119,3 @@ def _end(report: Report) -> str:
 def escape(text: str) -> str:
     """Escapes Markdown, line breaks and @mentions."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("\\@", "@\u200b")
-
-
-def _code(text: str) -> str:
-    return text.replace("```", "'''")

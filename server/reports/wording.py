@@ -61,12 +61,9 @@ def change_headline(row: RegressionRow) -> str:
         name = "No change" if row.verdict == Verdict.DISMISSED else "Inconclusive"
         return f"{name} ({measured})" if measured else name
     left = "" if statement.is_ended else fixed_part(row)
-    other = "" if statement.is_ended or row.other_ratio is None else f"{_other_signal(row)} {change(row.other_ratio)}"
+    other_signal = Signal.KERNEL if row.signal == Signal.LAUNCH else Signal.LAUNCH
+    other = "" if statement.is_ended or row.other_ratio is None else f"{other_signal} {change(row.other_ratio)}"
     return ", ".join(text for text in (statement_words(statement), other, left) if text)
-
-
-def _other_signal(row: RegressionRow) -> Signal:
-    return Signal.KERNEL if row.signal == Signal.LAUNCH else Signal.LAUNCH
 
 
 def fixed_part(row: RegressionRow) -> str:

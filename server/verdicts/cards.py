@@ -20,8 +20,6 @@ from warpwatch.contract.rounds import CONFIRMED, median_interval
 from warpwatch.db.cards import OffsetRow
 from warpwatch.db.reads.observed import ObservedReading
 
-LEAST_PAIRS = 6
-"""Times that both cards took at the same commits, without which no interval holds their median."""
 MOST_PAIRS = 1000
 LEVEL = 8
 """Readings at either end of a series from which the drift of a card is taken."""

@@ -8,8 +8,7 @@ share of the time.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from math import expm1, fsum, log, sqrt
@@ -65,14 +64,6 @@ class Noise:
     def spread(self) -> float:
         """Deviation of one reading. What runs differ by holds what one run is uncertain by."""
         return min(max(self.between, self.within), WIDEST)
-
-
-def split_environments(readings: Iterable[Reading]) -> dict[int, list[Reading]]:
-    """The readings of each environment, in order of history: levels of two environments are never compared."""
-    by_environment: dict[int, list[Reading]] = defaultdict(list)
-    for reading in sorted(readings, key=lambda reading: reading.ordinal):
-        by_environment[reading.environment_id].append(reading)
-    return dict(by_environment)
 
 
 def merge_repeats(readings: Sequence[Reading]) -> Reading:

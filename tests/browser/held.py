@@ -6,12 +6,12 @@ import random
 
 from tests.browser.operators import OPERATORS
 from tests.browser.world import COMMITS, GPU_LATER, World, finish
+from tests.builders import list_job_ids
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import ForgeKind, ForgeState, Status
 from warpwatch.db import callbacks, forge, submissions
 from warpwatch.db.attempts import record_failure, record_sent
-from warpwatch.db.reads.judging import list_job_ids
 from warpwatch.db.reads.query import Session
 from warpwatch.db.unjudged import mark_judged
 

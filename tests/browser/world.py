@@ -18,6 +18,7 @@ from tests.browser.proved import prove
 from tests.browser.regressed import regress
 from tests.browser.scheduled import plan
 from tests.browser.traces import real_trace
+from tests.builders import list_job_ids
 from warpwatch import git
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import Counter, Measurement, TensorError
@@ -28,7 +29,6 @@ from warpwatch.contract.words import Status, Triage, Verdict
 from warpwatch.db import registry, regressions, runs, submissions, triage
 from warpwatch.db.database import Database
 from warpwatch.db.reads.history import find_series
-from warpwatch.db.reads.judging import list_job_ids
 
 COMMITS = 40
 SLOWER, WRONG, CRASHED, UNBUILT, FASTER, NEW_DRIVER = 31, 18, 24, 12, 36, 22

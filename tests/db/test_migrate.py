@@ -101,11 +101,8 @@ def test_every_kind_of_difference_is_seen(postgres_url: str, monkeypatch: pytest
 
 def test_a_database_knows_how_far_behind_it_is(empty_url: str) -> None:
     assert migrate.pending(empty_url) >= 1
-    with pytest.raises(SchemaOutdatedError, match="behind; run `warpwatch migrate`"):
-        migrate.require_current(empty_url)
     migrate.upgrade(empty_url)
     assert migrate.pending(empty_url) == 0
-    migrate.require_current(empty_url)
 
 
 def test_migrating_again_keeps_everything(own_url: str) -> None:

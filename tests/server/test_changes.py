@@ -11,7 +11,7 @@ from math import exp, log, sqrt
 import pytest
 
 from warpwatch.server.verdicts.changes import Change, find_changes, span
-from warpwatch.server.verdicts.noise import Noise, Reading, detectable, is_blind, learn, split_environments
+from warpwatch.server.verdicts.noise import Noise, Reading, detectable, is_blind, learn
 from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
 LEVEL = 1e6
@@ -80,11 +80,8 @@ def test_every_level_of_several_is_found() -> None:
     assert heads(noisy([1.0] * 20 + [1.1] * 20 + [0.9] * 20 + [0.95] * 20)) == [20, 40, 60]
 
 
-def test_the_order_of_arrival_does_not_matter() -> None:
-    """Ordinals sort what arrives; a backfilled commit counts as if it had always been there."""
+def test_a_backfilled_commit_counts_as_if_it_had_always_been_there() -> None:
     readings = noisy([1.0] * 25 + [1.2] * 25)
-    shuffled = random.Random(2).sample(readings, len(readings))
-    assert find_changes(split_environments(shuffled)[1], "cuda") == find_changes(readings, "cuda")
     # Only every fifth commit was measured at first, so the step lay between two of those; filling the hole moves it to
     # its commit.
     sparse = readings[2::5]
@@ -230,11 +227,6 @@ def test_a_change_may_hide_in_the_times_of_all_but_quiet_series() -> None:
     assert not is_blind(learn(noisy([1.0] * 60, 0.001), "cuda"), "cuda")
     assert is_blind(learn(noisy([1.0] * 60, 0.005), "cuda"), "cuda")
     assert is_blind(learn([], "cuda"), "cuda")
-
-
-def test_environments_are_looked_at_apart() -> None:
-    rows = [reading(index, LEVEL * (1 + index // 20), environment=index // 20) for index in range(40)]
-    assert {id_: (len(own), heads(own)) for id_, own in split_environments(rows).items()} == {0: (20, []), 1: (20, [])}
 
 
 def test_one_more_reading_needs_its_neighbourhood_only() -> None:

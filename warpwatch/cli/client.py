@@ -51,13 +51,9 @@ class CiToken:
             request = urllib.request.Request(joined, headers={"Authorization": f"Bearer {secret}"})
             with urllib.request.urlopen(request, timeout=30) as answer:
                 self._token = str(json.load(answer)["value"])
-            self._expires_at = _expiry(self._token)
+            part = self._token.split(".")[1]
+            self._expires_at = float(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["exp"])
         return self._token
-
-
-def _expiry(token: str) -> float:
-    part = token.split(".")[1]
-    return float(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["exp"])
 
 
 class ApiError(RuntimeError):

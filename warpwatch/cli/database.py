@@ -38,35 +38,25 @@ def migrate(
 ) -> None:
     """Upgrade the database to the schema of this version."""
     from warpwatch.db.errors import EngineError
+    from warpwatch.db.migrate import differences, pending, upgrade
 
     try:
         with database_url(load_settings()) as url:
             if check:
-                _check(url)
+                lines = differences(url)
+                if lines:
+                    typer.echo("the migrations (+) and db/models (-) differ:", err=True)
+                    typer.echo("\n".join(lines), err=True)
+                    raise typer.Exit(1)
+                typer.echo("the migrations produce the schema of db/models")
             else:
-                _upgrade(url)
+                missing = pending(url)
+                upgrade(url)
+                applied = f"applied {missing} migration{'s' * (missing != 1)}"
+                typer.echo(applied if missing else "the database is up to date")
     except (EngineError, SettingError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
-
-
-def _upgrade(url: str) -> None:
-    from warpwatch.db.migrate import pending, upgrade
-
-    missing = pending(url)
-    upgrade(url)
-    typer.echo(f"applied {missing} migration{'s' * (missing != 1)}" if missing else "the database is up to date")
-
-
-def _check(url: str) -> None:
-    from warpwatch.db.migrate import differences
-
-    lines = differences(url)
-    if lines:
-        typer.echo("the migrations (+) and db/models (-) differ:", err=True)
-        typer.echo("\n".join(lines), err=True)
-        raise typer.Exit(1)
-    typer.echo("the migrations produce the schema of db/models")
 
 
 @app.command()

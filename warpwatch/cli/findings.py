@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
@@ -94,14 +94,10 @@ def describe_plan(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"  first: {', '.join(names)}{' …' if len(commits) > MOST_LINES else ''}"
     for group in plan["left_out"]:
         yield f"  left out: {_count(group['count'], 'commit')} {REASONS[group['reason']]}. {group['message']}"
-        yield from _listed(group["commits"], group["count"])
-
-
-def _listed(commits: Sequence[Mapping[str, Any]], count: int) -> Iterator[str]:
-    for commit in commits[:MOST_LINES]:
-        yield f"    {commit['sha'][:9]} {commit['subject']}"
-    if count > MOST_LINES:
-        yield f"    and {count - min(len(commits), MOST_LINES)} more"
+        for commit in group["commits"][:MOST_LINES]:
+            yield f"    {commit['sha'][:9]} {commit['subject']}"
+        if group["count"] > MOST_LINES:
+            yield f"    and {group['count'] - min(len(group['commits']), MOST_LINES)} more"
 
 
 def _time(device: Mapping[str, Any]) -> str:

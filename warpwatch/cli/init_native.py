@@ -172,11 +172,14 @@ def _parameters(function: str | None, file: str, texts: dict[str, str]) -> list[
 
 def find_build(files: RepositoryFiles, place: str) -> BuildSketch:
     """How the repository builds its native modules: by a setup.py, by the backend of pyproject.toml, or by CMake."""
-    sources = _native_globs(files)
+    # The folders at the top that hold native sources, and single files at the root.
+    tops = {PurePosixPath(name).parts for name in files.sources(NATIVE | {".h", ".hpp", ".cuh"}, IGNORED | TESTS)}
+    sources = tuple(sorted({f"{parts[0]}/**" if len(parts) > 1 else parts[0] for parts in tops}))
     for folder in _setup_folders(files):
         if (build := _setup_build(files, folder, sources)) is not None:
             return build
-    if _backend(files) in _BACKENDS:
+    system = _toml(files).get("build-system")
+    if (system.get("build-backend") if isinstance(system, dict) else None) in _BACKENDS:
         command = "pip install --no-build-isolation --no-deps ."
         return BuildSketch(command, (), sources)
     cmake = files.text("CMakeLists.txt")
@@ -219,12 +222,6 @@ def _within(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _native_globs(files: RepositoryFiles) -> tuple[str, ...]:
-    """The folders at the top that hold native sources; single files at the root."""
-    tops = {PurePosixPath(name).parts for name in files.sources(NATIVE | {".h", ".hpp", ".cuh"}, IGNORED | TESTS)}
-    return tuple(sorted({f"{parts[0]}/**" if len(parts) > 1 else parts[0] for parts in tops}))
-
-
 def _inputs(files: RepositoryFiles, setup: list[ast.AST], folder: str) -> tuple[str, ...]:
     """The inputs of a setup.py: the usual files, and every file or folder that it or its pyproject.toml names."""
     texts = [node.value for node in setup if isinstance(node, ast.Constant) and isinstance(node.value, str)]
@@ -250,11 +247,6 @@ def _toml(files: RepositoryFiles, folder: str = "") -> dict[str, object]:
         return tomllib.loads(files.text(_within(folder, "pyproject.toml")) or "")
     except (tomllib.TOMLDecodeError, RecursionError):
         return {}
-
-
-def _backend(files: RepositoryFiles) -> object:
-    system = _toml(files).get("build-system")
-    return system.get("build-backend") if isinstance(system, dict) else None
 
 
 def _assigned(nodes: list[ast.AST]) -> dict[str, list[ast.expr]]:

@@ -133,7 +133,11 @@ def _read(test: _Test, own: str, by_name: Mapping[str, PackageFile], kernels: se
     end = max(bound)
     others, _ = _slice(body[: end + 1], {aliases.get(name, name) for name in expected})
     # Random numbers of the reference are inputs as well, and all that they depend on.
-    makers = [body[index] for index in others if _is_random(body[index])]
+    makers = [
+        body[index]
+        for index in others
+        if any(isinstance(part, ast.Call) and _last(part.func) in _RANDOM for part in ast.walk(body[index]))
+    ]
     needed |= _slice(body[:end], set().union(*map(_loads, makers)))[0] | {i for i in others if body[i] in makers}
     if place in needed or place in others:
         raise _NotUnderstoodError("computes what it expects from the result of the call")
@@ -248,10 +252,6 @@ def _root(node: ast.AST) -> str:
 
 def _last(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def _is_random(node: ast.AST) -> bool:
-    return any(isinstance(part, ast.Call) and _last(part.func) in _RANDOM for part in ast.walk(node))
 
 
 class _WithoutCopies(ast.NodeTransformer):

@@ -51,15 +51,13 @@ def verify(
     from warpwatch.server.receipts import ReceiptError, verify_receipt
 
     try:
-        trusted: dict[str, Any] = json.loads(keys.read_text()) if keys is not None else _keys_of_server()
+        if keys is not None:
+            trusted: dict[str, Any] = json.loads(keys.read_text())
+        else:
+            with asking() as client:
+                trusted = client.get("/receipts/keys")
         statement = verify_receipt(file.read_text(), trusted)
     except (ReceiptError, ValueError) as error:
         typer.echo(f"{file} is not verified: {error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(json.dumps(statement, indent=2))
-
-
-def _keys_of_server() -> dict[str, Any]:
-    with asking() as client:
-        keys: dict[str, Any] = client.get("/receipts/keys")
-        return keys

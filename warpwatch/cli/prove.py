@@ -82,14 +82,10 @@ def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, hon
         proof = prove(kind, tools, _StepReporter(status), seeds, operators, honest if kind != "mutants" else 0)
     _show(proof, environment)
     if client is not None:
-        client.post("/proofs", _body(proof, environment))
+        device = {"key": environment.device_key, "kind": environment.device_kind, "name": environment.device_name}
+        client.post("/proofs", {**proof.to_json(), "device": device, "version": __version__})
         console.print(f"published at {client.url}/proofs", highlight=False)
     return proof.holds
-
-
-def _body(proof: Proof, environment: Environment) -> dict[str, Any]:
-    device = {"key": environment.device_key, "kind": environment.device_kind, "name": environment.device_name}
-    return {**proof.to_json(), "device": device, "version": __version__}
 
 
 def _show(proof: Proof, environment: Environment) -> None:

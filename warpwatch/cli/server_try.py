@@ -135,25 +135,23 @@ def _result(client: Client, device_kind: str, operator: str, jobs: Sequence[dict
     for job in sorted((job for job in jobs if job["operator"] == operator), key=lambda job: int(job["id"])):
         if job["state"] != JobState.DONE:
             raise ApiError(f"job {job['id']} {job['state']}: {job['message']}")
-        outcome = _outcome(client.get(f"/jobs/{job['id']}/outcome")["outcome"])
+        stored = client.get(f"/jobs/{job['id']}/outcome")["outcome"]
+        # The part of the outcome that is printed.
+        outcome = Outcome(
+            from_json(Environment, stored["environment"]),
+            findings=[
+                Finding(row["variant"], row["case"], Status(row["status"]), row["message"])
+                for row in stored["findings"]
+            ],
+            comparisons=[from_json(Comparison, row) for row in stored["comparisons"]],
+            build=_build(stored["build"]),
+            base_build=_build(stored["base_build"]),
+        )
         spec = JobSpec.from_stored(client.get(f"/jobs/{job['id']}")["spec"])
         table.add(JobKind(job["kind"]), outcome, spec.stop)
         if outcome.build is not None and outcome.base_build is not None:
             code = describe_code_changes(outcome.base_build.resources, outcome.build.resources)
     return OperatorResult(table, code)
-
-
-def _outcome(stored: dict[str, Any]) -> Outcome:
-    """The part of an outcome that is printed."""
-    return Outcome(
-        from_json(Environment, stored["environment"]),
-        findings=[
-            Finding(row["variant"], row["case"], Status(row["status"]), row["message"]) for row in stored["findings"]
-        ],
-        comparisons=[from_json(Comparison, row) for row in stored["comparisons"]],
-        build=_build(stored["build"]),
-        base_build=_build(stored["base_build"]),
-    )
 
 
 def _build(stored: dict[str, Any] | None) -> BuildReply | None:

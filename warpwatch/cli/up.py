@@ -135,7 +135,11 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, case_limit: i
             raise StartError("--once measures the checkout that it is started in, and there is none here")
         if example:
             import_examples(settings, database_url)
-        _wait_for_workers(client, supervisor, len(devices))
+        # Workers measure their device's ceilings before they register, once per environment.
+        with console.status("workers are getting to know their devices …"):
+            while sum(worker["state"] == "alive" for worker in client.get("/workers")["items"]) < len(devices):
+                supervisor.check()
+                time.sleep(0.2)
         submitted = _submit(client, checkout, commits, suite, case_limit) if checkout is not None else []
         if checkout is None:
             console.print("no git checkout here; add one with: warpwatch repository add NAME URL", highlight=False)
@@ -176,14 +180,6 @@ def import_examples(settings: Settings, database_url: str) -> None:
         if has_history:
             address = f"{settings.server_url}/regressions?repository={name}"
             console.print(f"its confirmed changes: [link]{address}[/link]", highlight=False)
-
-
-def _wait_for_workers(client: Client, supervisor: Supervisor, expected: int) -> None:
-    """Workers measure their device's ceilings before they register, once per environment."""
-    with console.status("workers are getting to know their devices …"):
-        while sum(worker["state"] == "alive" for worker in client.get("/workers")["items"]) < expected:
-            supervisor.check()
-            time.sleep(0.2)
 
 
 def _register_checkout(client: Client) -> Path | None:

@@ -119,7 +119,11 @@ def try_changes(
         if is_remote(server, device):
             if source is not None:
                 raise ValueError("--definitions: a server measures with the definitions that are registered there")
-            attempt = _server_attempt(request, ServerTarget(server, device, name))
+            target = ServerTarget(server, device, name)
+
+            def attempt(tree: WorkingTree, base_sha: str) -> Iterable[tuple[str, OperatorResult]]:
+                return try_on_server(request, tree, base_sha, target)
+
             status = _repeat(root, base_sha, attempt, require_detectable, watch=watch)
         else:
             status = _try_here(request, root, base_sha, device, watch=watch)
@@ -130,10 +134,6 @@ def try_changes(
 
 Attempt = Callable[["WorkingTree", str], Iterable[tuple[str, "OperatorResult"]]]
 """Measures a working tree beside a commit; the results by operator."""
-
-
-def _server_attempt(request: WorkingTreeRequest, target: ServerTarget) -> Attempt:
-    return lambda tree, base_sha: try_on_server(request, tree, base_sha, target)
 
 
 def _try_here(request: WorkingTreeRequest, root: Path, base_sha: str, device: str, *, watch: bool) -> int:
@@ -256,7 +256,10 @@ def _try_tree(
     version = newest_version(request.definitions, tools.host.home) if request.definitions is not None else None
     # The base stays checked out for the next operator, and for the next attempt of --watch.
     tools.lasting = frozenset({base_sha, head_sha})
-    operators = request.operators or _changed_operators(Sources(mirror, version), base_sha, head_sha)
+    sources = Sources(mirror, version)
+    operators = request.operators or [
+        name for name in sources.operators(head_sha) if sources.of(base_sha, name) != sources.of(head_sha, name)
+    ]
     if not operators:
         raise ValueError(f"no operator differs from {base_sha[:9]}; name one, or another --base")
     for number, operator in enumerate(operators):
@@ -267,11 +270,6 @@ def _try_tree(
             result = _Attempt(request, tools, progress, sides, operator).run()
             result = replace(result, times=tools.host.stopwatch.take())
         yield operator, result
-
-
-def _changed_operators(sources: Sources, base_sha: str, head_sha: str) -> list[str]:
-    """The operators whose sources differ."""
-    return [name for name in sources.operators(head_sha) if sources.of(base_sha, name) != sources.of(head_sha, name)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,9 @@ def read_history(values: dict[str, Any]) -> list[ForeignResults]:
             if not results.benchmarks:
                 continue
             earlier = found.get((commit, runs[commit]))
-            found[commit, runs[commit]] = results if earlier is None else _join(earlier, results)
+            found[commit, runs[commit]] = (
+                results if earlier is None else replace(earlier, benchmarks=[*earlier.benchmarks, *results.benchmarks])
+            )
             runs[commit] += 1
     if others:
         left_out.append(f"{others.total()} values are no times: {', '.join(sorted(others)[:5])}")
@@ -73,11 +75,6 @@ def _tolerant(values: dict[str, Any], key: str, left_out: list[str]) -> list[dic
     except FormatError as error:
         left_out.append(error.message)
         return []
-
-
-def _join(first: ForeignResults, second: ForeignResults) -> ForeignResults:
-    """Two suites of one commit."""
-    return replace(first, benchmarks=[*first.benchmarks, *second.benchmarks])
 
 
 def _results(suite: str, entry: dict[str, Any], commit: str, others: Counter[str]) -> ForeignResults:
