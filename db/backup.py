@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
@@ -48,8 +48,7 @@ def restore(url: str, file: Path, *, replace: bool = False) -> None:
     """
     if not file.is_file():
         raise BackupError(f"there is no file {file}")
-    database = Database(url)
-    try:
+    with closing(Database(url)) as database:
         with database.session() as session:
             if session.scalar(text(_OTHERS)):
                 raise BackupError("the database is in use; stop servers and workers first")
@@ -65,8 +64,6 @@ def restore(url: str, file: Path, *, replace: bool = False) -> None:
             _drop(database, "public", f"ALTER SCHEMA {_REPLACED} RENAME TO public")
             raise
         _drop(database, _REPLACED)
-    finally:
-        database.close()
     migrate.upgrade(url)
 
 

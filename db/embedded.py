@@ -51,7 +51,11 @@ def running(home: Path, *, options: Sequence[str] = ()) -> Iterator[str]:
             yield url
         finally:
             with _locked(home):
-                if _lock_alone(users):
+                try:
+                    fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    pass
+                else:
                     _stop(home)
 
 
@@ -112,14 +116,6 @@ def _locked(home: Path) -> Iterator[None]:
     with (home / "postgres.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _lock_alone(users: Any) -> bool:
-    try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 # --- programs -------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -46,29 +46,22 @@ _CATALOGUE = """
 
 def upgrade(url: str, revision: str = "head") -> None:
     """Applies every migration up to `revision` that is missing; safe to call from several processes at once."""
-    database = Database(url)
-    try:
-        with database.session() as session:
-            connection = session.connection()
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-            configuration = _configuration()
-            configuration.attributes["connection"] = connection
-            try:
-                command.upgrade(configuration, revision)
-            except (CommandError, RevisionError) as error:
-                raise _unknown_revision(connection) from error
-    finally:
-        database.close()
+    with closing(Database(url)) as database, database.session() as session:
+        connection = session.connection()
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        configuration = _configuration()
+        configuration.attributes["connection"] = connection
+        try:
+            command.upgrade(configuration, revision)
+        except (CommandError, RevisionError) as error:
+            raise _unknown_revision(connection) from error
 
 
 def pending(url: str) -> int:
     """How many migrations the database lacks; SchemaTooNewError or SchemaTooOldError when it has one that this
     version does not know."""
-    database = Database(url)
-    try:
+    with closing(Database(url)) as database:
         return count_pending(database)
-    finally:
-        database.close()
 
 
 def count_pending(database: Database) -> int:
@@ -89,9 +82,8 @@ def differences(url: str) -> list[str]:
     """
     with scratch_database(url) as migrated, scratch_database(url) as modelled:
         upgrade(migrated)
-        database = Database(modelled)
-        METADATA.create_all(database.engine)
-        database.close()
+        with closing(Database(modelled)) as database:
+            METADATA.create_all(database.engine)
         have, want = _catalogue(migrated), _catalogue(modelled)
     return sorted(
         [f"+ {line}" for line in have - want] + [f"- {line}" for line in want - have], key=lambda line: line[2:]
@@ -115,12 +107,8 @@ def _administer(url: str, statement: sql.Composed) -> None:
 
 
 def _catalogue(url: str) -> set[str]:
-    database = Database(url)
-    try:
-        with database.session() as session:
-            return set(session.scalars(text(_CATALOGUE.replace(":", r"\:"))))
-    finally:
-        database.close()
+    with closing(Database(url)) as database, database.session() as session:
+        return set(session.scalars(text(_CATALOGUE.replace(":", r"\:"))))
 
 
 def _unknown_revision(connection: Connection) -> SchemaTooOldError | SchemaTooNewError:

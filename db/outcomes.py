@@ -19,7 +19,7 @@ from warpwatch.contract.measurement import Counter, Distribution, Measurement, T
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, KernelResources, ProfileReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import CellRounds
-from warpwatch.contract.spec import DefinitionsVersion, JobRequest
+from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import Fault, JobKind, JobState, Reason, RunState, Status
 from warpwatch.db.columns import unpack_samples
 from warpwatch.db.models import (
@@ -42,6 +42,7 @@ from warpwatch.db.models import (
     TraceRecord,
     VariantRecord,
 )
+from warpwatch.db.reads.code import definitions_version
 from warpwatch.db.traces import iter_trace
 
 
@@ -86,7 +87,13 @@ def list_exported_runs(s: Session, repository_id: int) -> list[ExportedRun]:
             run.environment_id,
             job.operator_id,
             JobRequest(
-                JobKind(job.kind), repository.url, sha, operator, job.spec, base_sha, _definitions(repository, job)
+                JobKind(job.kind),
+                repository.url,
+                sha,
+                operator,
+                job.spec,
+                base_sha,
+                definitions_version(repository.definitions_url, job.definitions_sha),
             ),
             run.started_at,
             run.finished_at or run.started_at,
@@ -94,12 +101,6 @@ def list_exported_runs(s: Session, repository_id: int) -> list[ExportedRun]:
         for run, job, sha, base_sha, operator, repository in s.execute(statement)
         if run.environment_id is not None
     ]
-
-
-def _definitions(repository: RepositoryRecord, job: JobRecord) -> DefinitionsVersion | None:
-    if repository.definitions_url is None or job.definitions_sha is None:
-        return None
-    return DefinitionsVersion(repository.definitions_url, job.definitions_sha)
 
 
 def read_outcome(s: Session, run: ExportedRun, folder: Path) -> Outcome:

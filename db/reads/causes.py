@@ -229,7 +229,31 @@ def read_launched_pair(session: Session, regression_id: int) -> LaunchedPair | N
 def read_bench_evidence(session: Session, regression_id: int) -> BenchEvidence | None:
     """How the worst series was timed on both sides of a change; None where the change has no series."""
     cells = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=1)
-    return _bench(session, _read_place(session, regression_id), cells[0]) if cells else None
+    if not cells:
+        return None
+    cell, place = cells[0], _read_place(session, regression_id)
+
+    def timed(side: str, at: int) -> BenchSide | None:
+        condition, order = _nearest("points.ordinal", side)
+        sql = f"""
+        SELECT commits.sha AS commit_sha, runs.job_id, median_ns, low_ns, high_ns, measured_at,
+               coalesce(results.details -> 'health', '{{}}') AS health, environments.facts
+        FROM points
+        JOIN results ON results.id = points.result_id
+        JOIN runs ON runs.id = results.run_id
+        JOIN commits ON commits.id = points.commit_id
+        JOIN environments ON environments.id = points.environment_id
+        WHERE points.series_id = :series_id AND {condition}
+        ORDER BY {order}, points.id DESC LIMIT 1
+        """
+        return fetch_one(session, BenchSide, sql, series_id=cell.series_id, at=at, **place.line)
+
+    base, head = timed("base", place.base_at), timed("head", place.head_at)
+    differences = []
+    if base and head:
+        values = {name: (base.facts.get(name), head.facts.get(name)) for name in [*base.facts, *head.facts]}
+        differences = [Difference(name, old, new) for name, (old, new) in values.items() if old != new]
+    return BenchEvidence(cell.variant, cell.case, base, head, differences)
 
 
 def read_error_evidence(session: Session, regression_id: int, limit: int = MOST_SERIES) -> ErrorEvidence | None:
@@ -254,41 +278,9 @@ def _read_place(session: Session, regression_id: int) -> _Place:
 def _nearest(column: str, side: str) -> tuple[str, str]:
     """Condition and order for what lies nearest to the change on one side of it, on its branch."""
     here = on_line("commits.id")
-    return (
-        (f"{column} <= :at AND {here}", f"{column} DESC")
-        if side == "base"
-        else (
-            f"{column} >= :at AND {here}",
-            column,
-        )
-    )
-
-
-def _bench(session: Session, place: _Place, cell: _Cell) -> BenchEvidence:
-    def timed(side: str, at: int) -> BenchSide | None:
-        condition, order = _nearest("points.ordinal", side)
-        sql = f"""
-        SELECT commits.sha AS commit_sha, runs.job_id, median_ns, low_ns, high_ns, measured_at,
-               coalesce(results.details -> 'health', '{{}}') AS health, environments.facts
-        FROM points
-        JOIN results ON results.id = points.result_id
-        JOIN runs ON runs.id = results.run_id
-        JOIN commits ON commits.id = points.commit_id
-        JOIN environments ON environments.id = points.environment_id
-        WHERE points.series_id = :series_id AND {condition}
-        ORDER BY {order}, points.id DESC LIMIT 1
-        """
-        return fetch_one(session, BenchSide, sql, series_id=cell.series_id, at=at, **place.line)
-
-    base, head = timed("base", place.base_at), timed("head", place.head_at)
-    return BenchEvidence(
-        cell.variant, cell.case, base, head, _differences(base.facts, head.facts) if base and head else []
-    )
-
-
-def _differences(base: dict[str, Any], head: dict[str, Any]) -> list[Difference]:
-    names = dict.fromkeys([*base, *head])
-    return [Difference(name, base.get(name), head.get(name)) for name in names if base.get(name) != head.get(name)]
+    if side == "base":
+        return f"{column} <= :at AND {here}", f"{column} DESC"
+    return f"{column} >= :at AND {here}", column
 
 
 def _nearest_check(session: Session, place: _Place, cell: _Cell, side: str) -> _Check | None:

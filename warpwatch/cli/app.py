@@ -1,6 +1,9 @@
-"""The application that each module of commands adds its own to."""
+"""The application that each module of commands adds its own to, and how a command ends at an error."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import typer
 
@@ -27,3 +30,13 @@ def _options(
     ),
 ) -> None:
     pass
+
+
+@contextmanager
+def exit_on(*errors: type[Exception]) -> Iterator[None]:
+    """Prints an error of one of these types, and ends the command with exit code 2."""
+    try:
+        yield
+    except errors as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None

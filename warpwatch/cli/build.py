@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from warpwatch._toolchain import CUDA_ARCHS
-from warpwatch.cli.app import app
+from warpwatch.cli.app import app, exit_on
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,11 +50,8 @@ def build(
     if unknown := set(archs) - set(CUDA_ARCHS):
         known = ", ".join(map(str, CUDA_ARCHS))
         raise typer.BadParameter(f"no CUDA architecture {min(unknown)}; choose from {known}", param_hint="--arch")
-    try:
+    with exit_on(ProjectError, SettingError):
         builds = _build_all(operators or [], [target] if target else list(Target), fingerprints, archs)
-    except (ProjectError, SettingError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)

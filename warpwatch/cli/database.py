@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from warpwatch.cli.app import app
+from warpwatch.cli.app import app, exit_on
 from warpwatch.cli.client import ApiError, asking
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.words import RetentionKind
@@ -40,23 +40,19 @@ def migrate(
     from warpwatch.db.errors import EngineError
     from warpwatch.db.migrate import differences, pending, upgrade
 
-    try:
-        with database_url(load_settings()) as url:
-            if check:
-                lines = differences(url)
-                if lines:
-                    typer.echo("the migrations (+) and db/models (-) differ:", err=True)
-                    typer.echo("\n".join(lines), err=True)
-                    raise typer.Exit(1)
-                typer.echo("the migrations produce the schema of db/models")
-            else:
-                missing = pending(url)
-                upgrade(url)
-                applied = f"applied {missing} migration{'s' * (missing != 1)}"
-                typer.echo(applied if missing else "the database is up to date")
-    except (EngineError, SettingError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    with exit_on(EngineError, SettingError), database_url(load_settings()) as url:
+        if check:
+            lines = differences(url)
+            if lines:
+                typer.echo("the migrations (+) and db/models (-) differ:", err=True)
+                typer.echo("\n".join(lines), err=True)
+                raise typer.Exit(1)
+            typer.echo("the migrations produce the schema of db/models")
+        else:
+            missing = pending(url)
+            upgrade(url)
+            applied = f"applied {missing} migration{'s' * (missing != 1)}"
+            typer.echo(applied if missing else "the database is up to date")
 
 
 @app.command()
@@ -69,12 +65,8 @@ def backup(file: Path = typer.Argument(..., help="File to write; one of that nam
     from warpwatch.db.backup import back_up
     from warpwatch.db.errors import EngineError
 
-    try:
-        with database_url(load_settings()) as url:
-            size = back_up(url, file)
-    except (EngineError, SettingError, OSError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    with exit_on(EngineError, SettingError, OSError), database_url(load_settings()) as url:
+        size = back_up(url, file)
     typer.echo(f"{file}: {size / 1e6:.1f} MB")
 
 
@@ -91,12 +83,8 @@ def restore(
     from warpwatch.db import backup as backups
     from warpwatch.db.errors import EngineError
 
-    try:
-        with database_url(load_settings()) as url:
-            backups.restore(url, file, replace=replace)
-    except (EngineError, SettingError, OSError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    with exit_on(EngineError, SettingError, OSError), database_url(load_settings()) as url:
+        backups.restore(url, file, replace=replace)
     typer.echo(f"{file} is restored")
 
 

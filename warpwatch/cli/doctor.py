@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from warpwatch.cli.app import app
+from warpwatch.cli.app import app, exit_on
 from warpwatch.cli.client import asking
 from warpwatch.settings import SettingError, Settings, load_settings
 
@@ -85,11 +85,8 @@ def doctor(
     With definitions, checks the first case of each operator with each of its variants instead, at the files as they are
     in the checkout. Exits 1 if a reference or variant is wrong.
     """
-    try:
+    with exit_on(SettingError):
         settings = load_settings()
-    except SettingError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
     if definitions is not None:
         from warpwatch.cli.definitions_doctor import examine_definitions
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import typer
 
 from warpwatch import git
-from warpwatch.cli.app import app
+from warpwatch.cli.app import app, exit_on
 from warpwatch.cli.init_files import (
     IGNORED,
     NATIVE,
@@ -170,7 +170,7 @@ def init(
     overwritten. What the source does not say is a gap in the files, which fails with its file and line until somebody
     fills it; the list of gaps is printed.
     """
-    try:
+    with exit_on(SketchError, git.GitError, ProjectError, OSError):
         root = _root(folder)
         is_inside = output is None or output.resolve() == root
         place = root if output is None or is_inside else output
@@ -179,9 +179,6 @@ def init(
         parse_project(texts[FILE_NAME])
         _write(place, texts)
         manual = _write_manual(place) if is_inside and result.definition.operators else None
-    except (SketchError, git.GitError, ProjectError, OSError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
     _report(result, texts, place)
     _advise(result.definition, root, place, manual, is_inside=is_inside)
 

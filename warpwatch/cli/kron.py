@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from warpwatch.cli.app import app
+from warpwatch.cli.app import app, exit_on
 
 if TYPE_CHECKING:
     from warpwatch.operator import Case, Direction
@@ -76,14 +76,11 @@ def kron(context: typer.Context) -> None:
     warnings.filterwarnings("ignore", "Failed to initialize NumPy")
     from warpwatch.cli import kron_layer
 
-    try:
+    with exit_on(kron_layer.KronError):
         layer = kron_layer.Layer(command)
         passed = {"check": kron_layer.check, "bench": kron_layer.bench, "profile": kron_layer.profile}[command.mode](
             layer
         )
-    except kron_layer.KronError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
     raise typer.Exit(0 if passed else 1)
 
 

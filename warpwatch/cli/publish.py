@@ -6,14 +6,14 @@ import functools
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from warpwatch.cli.app import app
+from warpwatch.cli.app import app, exit_on
 from warpwatch.settings import SettingError, Settings, load_settings
 
 if TYPE_CHECKING:
@@ -43,13 +43,10 @@ def publish(
     from warpwatch.server.site import SiteError
 
     began = time.monotonic()
-    try:
-        with _source(load_settings(), files or []) as (settings, url):
-            names = repository or (_names(url) if files else None)
-            report = publish_site(settings, url, folder, names, with_addresses=with_addresses, everything=everything)
-    except (BundleError, EngineError, SettingError, SiteError, OSError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    errors = (BundleError, EngineError, SettingError, SiteError, OSError)
+    with exit_on(*errors), _source(load_settings(), files or []) as (settings, url):
+        names = repository or (_names(url) if files else None)
+        report = publish_site(settings, url, folder, names, with_addresses=with_addresses, everything=everything)
     typer.echo(
         f"{folder}: {report.files} files, {report.size / 1e6:.1f} MB; {report.rendered} pages rendered, "
         f"{report.kept} unchanged, {report.removed} files removed, in {time.monotonic() - began:.1f} s"
@@ -70,13 +67,9 @@ def publish_site(
     from warpwatch.db.published import open_published
     from warpwatch.server.site import build_site
 
-    database = Database(url, pool_size=1)
-    published = open_published(url, repositories, with_addresses=with_addresses)
-    try:
+    public = open_published(url, repositories, with_addresses=with_addresses)
+    with closing(Database(url, pool_size=1)) as database, closing(public) as published:
         return build_site(settings, database, published, folder, everything=everything)
-    finally:
-        published.close()
-        database.close()
 
 
 @contextmanager
@@ -96,11 +89,8 @@ def _source(settings: Settings, files: list[Path]) -> Iterator[tuple[Settings, s
         with running_database(settings) as url:
             for file in files:
                 import_file(url, file, fetch=functools.partial(fetch_commits, settings))
-            database = Database(url, pool_size=2)
-            try:
+            with closing(Database(url, pool_size=2)) as database:
                 Judge(settings, database).sweep()
-            finally:
-                database.close()
             yield settings, url
 
 
@@ -108,9 +98,5 @@ def _names(url: str) -> list[str]:
     from warpwatch.db.database import Database
     from warpwatch.db.reads.code import list_repositories
 
-    database = Database(url, pool_size=1)
-    try:
-        with database.session() as session:
-            return [row.name for row in list_repositories(session)]
-    finally:
-        database.close()
+    with closing(Database(url, pool_size=1)) as database, database.session() as session:
+        return [row.name for row in list_repositories(session)]

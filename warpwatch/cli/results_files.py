@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from warpwatch import git
-from warpwatch.cli.app import app
+from warpwatch.cli.app import app, exit_on
 from warpwatch.cli.client import ApiError, asking
 from warpwatch.formats import FILE_LIMIT, FORMATS, SAMPLE_LIMIT
 from warpwatch.settings import SettingError, Settings, load_settings
@@ -53,8 +54,9 @@ def import_files(
     if file_format == "wwb" and commit is not None:
         typer.echo("--commit goes with a --format: files of `warpwatch run` name their own commits", err=True)
         raise typer.Exit(2)
-    settings, failed = _settings(), False
-    try:
+    failed = False
+    with exit_on(EngineError, SettingError):
+        settings = load_settings()
         with database_url(settings) as url:
             for file in _expand(files, file_format):
                 left_out: list[str] = []
@@ -89,9 +91,6 @@ def import_files(
                     # Others name their file.
                     where = f"{file}: " if isinstance(error, ForeignFileError) else ""
                     typer.echo(f"{where}{error}", err=True)
-    except EngineError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
     if failed:
         raise typer.Exit(2)
 
@@ -114,11 +113,8 @@ def import_file(
     from warpwatch.db.database import Database
     from warpwatch.server.intake.bundles import import_bundle
 
-    database = Database(database_url, pool_size=1)
-    try:
+    with closing(Database(database_url, pool_size=1)) as database:
         return import_bundle(database, path, repository, origin, url, fetch, confirm=confirm).new
-    finally:
-        database.close()
 
 
 def _import_foreign(database_url: str, settings: Settings, file: ForeignFile) -> tuple[bool, list[str], str]:
@@ -126,12 +122,9 @@ def _import_foreign(database_url: str, settings: Settings, file: ForeignFile) ->
     from warpwatch.db.database import Database
     from warpwatch.server.intake.foreign_results import import_foreign
 
-    database = Database(database_url, pool_size=1)
-    try:
+    with closing(Database(database_url, pool_size=1)) as database:
         imported = import_foreign(database, settings, file)
         return imported.new, imported.left_out, imported.awaits
-    finally:
-        database.close()
 
 
 def _expand(paths: list[Path], file_format: str) -> list[Path]:
@@ -175,14 +168,6 @@ class _Sidecars:
             return opened.read(4 * SAMPLE_LIMIT + 1)
 
 
-def _settings() -> Settings:
-    try:
-        return load_settings()
-    except SettingError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
-
-
 @app.command()
 def export(
     output: Path = typer.Argument(
@@ -217,25 +202,19 @@ def export(
         raise typer.Exit(2)
     partial = output.with_name(f"{output.name}.partial")
     try:
-        with database_url(load_settings()) as url:
-            database = Database(url, pool_size=1)
-            try:
-                with database.session() as session:
-                    row = find_repository(session, repository)
-                    at = find_commit(session, row.id, commit) if row and commit else None
-                if row is None or (commit and at is None):
-                    raise ExportError(
-                        f"there is no {'commit' if row else 'repository'} {commit if row else repository!r}"
-                    )
-                if suffix == "wwb":
-                    export_bundle(database, row, partial)
-                else:
-                    chosen = ExportFilter(row.id, operator, device, metric, at.sha if at else None, samples)
-                    with partial.open("wb") as file:
-                        file.writelines(WRITERS[suffixes[suffix]][0](read_pages(database, chosen)))
-                partial.replace(output)
-            finally:
-                database.close()
+        with database_url(load_settings()) as url, closing(Database(url, pool_size=1)) as database:
+            with database.session() as session:
+                row = find_repository(session, repository)
+                at = find_commit(session, row.id, commit) if row and commit else None
+            if row is None or (commit and at is None):
+                raise ExportError(f"there is no {'commit' if row else 'repository'} {commit if row else repository!r}")
+            if suffix == "wwb":
+                export_bundle(database, row, partial)
+            else:
+                chosen = ExportFilter(row.id, operator, device, metric, at.sha if at else None, samples)
+                with partial.open("wb") as file:
+                    file.writelines(WRITERS[suffixes[suffix]][0](read_pages(database, chosen)))
+            partial.replace(output)
     except (EngineError, ExportError, SettingError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None

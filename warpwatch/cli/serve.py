@@ -7,13 +7,12 @@ import logging
 import signal
 import socket
 import sys
+from contextlib import closing
 from types import FrameType
 from typing import TYPE_CHECKING
 
-import typer
-
 from warpwatch import telemetry
-from warpwatch.cli.app import app
+from warpwatch.cli.app import app, exit_on
 from warpwatch.cli.services import ensure_worker_key
 from warpwatch.destinations import is_loopback
 from warpwatch.logs import configure_logs
@@ -41,7 +40,7 @@ def serve() -> None:
     # uvicorn stops on SIGTERM and raises it again; its default action would end this process before the database is
     # closed and the embedded PostgreSQL is stopped.
     signal.signal(signal.SIGTERM, _exit)
-    try:
+    with exit_on(EngineError, SettingError):
         settings = load_settings()
         configure_logs(settings.log_format, logging.WARNING)
         check_exposure(settings)
@@ -49,9 +48,6 @@ def serve() -> None:
             telemetry.start("warpwatch-server")
         with listen(settings) as listener, database_url(settings) as url:
             _serve(settings, url, listener)
-    except (EngineError, SettingError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> None:
@@ -67,16 +63,13 @@ def _serve(settings: Settings, url: str, listener: socket.socket) -> None:
     gc.freeze()
     gc.enable()
     sys.setswitchinterval(SWITCH_SECONDS)
-    database = Database(url, pool_size=20)
-    try:
+    with closing(Database(url, pool_size=20)) as database:
         worker_key = settings.worker_key
         if worker_key is None and is_loopback(settings.host):
             worker_key = ensure_worker_key(settings.home)
         if worker_key is not None:
             _accept_worker_key(database, worker_key)
         _run(create_app(settings, database), listener)
-    finally:
-        database.close()
 
 
 def _accept_worker_key(database: Database, key: str) -> None:
