@@ -202,14 +202,14 @@ class SeriesFix:
     commit_id: int | None
 
 
-def save_fixes(s: Session, regression_id: int, fixes: Sequence[SeriesFix], commit_id: int | None) -> bool:
-    """Writes what is left of a change in each of its series, and of all that still show it; whether that is new.
+def save_fixes(s: Session, regression_id: int, fixes: Sequence[SeriesFix], commit_id: int | None) -> None:
+    """Writes what is left of a change in each of its series, and of all that still show it.
 
     commit_id: the newest commit that ended it for some series.
     """
     regression = s.get(RegressionRecord, regression_id, with_for_update=True)
     if regression is None:
-        return False
+        return
     stored = {
         member.series_id: (member.left_ratio, member.fixed_by_commit_id)
         for member in s.scalars(select(RegressionSeriesRecord).filter_by(regression_id=regression_id))
@@ -228,4 +228,3 @@ def save_fixes(s: Session, regression_id: int, fixes: Sequence[SeriesFix], commi
     s.flush()
     if news:
         announce(s, "regression")
-    return bool(news)

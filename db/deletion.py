@@ -123,8 +123,8 @@ def order_submission_deletion(s: Session, submission_id: int) -> None:
     _order_submissions(s, repository_id, [submission_id])
 
 
-def order_branch_deletion(s: Session, repository_id: int, name: str) -> int:
-    """Has the commits of a branch deleted that no other branch holds, with their results; returns how many these are.
+def order_branch_deletion(s: Session, repository_id: int, name: str) -> None:
+    """Has the commits of a branch deleted that no other branch holds, with their results.
 
     StateError for the watched branch.
     """
@@ -153,7 +153,6 @@ def order_branch_deletion(s: Session, repository_id: int, name: str) -> int:
     s.execute(text("DELETE FROM branches WHERE id = :branch"), {"branch": branch.id})
     # A branch that git still has comes back with its next submission.
     s.execute(text("UPDATE repositories SET branches_key = NULL WHERE id = :id"), {"id": repository_id})
-    return len(commits)
 
 
 def _order_submissions(s: Session, repository_id: int, submission_ids: list[int]) -> None:

@@ -373,9 +373,9 @@ def list_decided(session: Session, change_id: int) -> set[int]:
     return set(fetch(session, lambda series_id: series_id, sql, id=change_id))
 
 
-def ask_comparison(session: Session, change: EnvironmentChange, commit_id: int, spec: JobSpec) -> int:
+def ask_comparison(session: Session, change: EnvironmentChange, commit_id: int, spec: JobSpec) -> None:
     """Asks for paired rounds of the commit of a change and `commit_id`, which may be the same, in both environments,
-    after all other work; returns the id of the job."""
+    after all other work."""
     job = NewJob(JobKind.COMPARE, commit_id, change.operator_id, change.device_id, spec, change.commit_id)
     request = {"kinds": ["compare"], "operators": [change.operator], "environment_change": change.id}
     new = NewSubmission(change.repository_id, request, [job], "judge", SCHEDULED - 1)
@@ -383,7 +383,6 @@ def ask_comparison(session: Session, change: EnvironmentChange, commit_id: int, 
     job_id = int(fetch_scalar(session, "SELECT id FROM jobs WHERE submission_id = :id", id=submission_id))
     this = EnvironmentChangeRecord.id == change.id
     session.execute(update(EnvironmentChangeRecord).where(this).values(compare_job_id=job_id))
-    return job_id
 
 
 def _change(

@@ -112,8 +112,8 @@ class NewPatch:
     commit: NewCommit
 
 
-def store_patch(s: Session, new: NewPatch) -> int:
-    """The id of the patch; one that makes the same commit is stored once."""
+def store_patch(s: Session, new: NewPatch) -> None:
+    """Stores the patch for its commit; a patch that makes the same commit is stored once."""
     key = {"repository_id": new.repository_id, "sha": new.commit.sha}
     row = insert(PatchRecord).values(**key, base_sha=new.base_sha, content=new.content)
     patch_id = s.scalars(
@@ -121,7 +121,6 @@ def store_patch(s: Session, new: NewPatch) -> int:
     ).one()
     commit_id = record_commits(s, new.repository_id, [new.commit])[new.commit.sha]
     s.execute(update(CommitRecord).where(CommitRecord.id == commit_id).values(patch_id=patch_id))
-    return patch_id
 
 
 def touch_patch(s: Session, patch_id: int) -> None:

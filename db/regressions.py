@@ -745,25 +745,21 @@ def copy_members(s: Session, source_id: int, target_id: int) -> None:
     add_members(s, rows)
 
 
-def close_as(s: Session, regression_id: int, state: Triage, commit_id: int, note: str) -> bool:
-    """Closes an open change by the commit that ended it; False where somebody has closed it meanwhile."""
+def close_as(s: Session, regression_id: int, state: Triage, commit_id: int, note: str) -> None:
+    """Closes a change by the commit that ended it, unless somebody has closed it meanwhile."""
     regression = _get(s, regression_id)
-    if regression.verdict != Verdict.CONFIRMED or regression.state not in (Triage.NEW, Triage.ACKNOWLEDGED):
-        return False
-    regression.fixed_by_commit_id = commit_id
-    set_triage(s, regression_id, state, SERVICE, note)
-    return True
+    if regression.verdict == Verdict.CONFIRMED and regression.state in (Triage.NEW, Triage.ACKNOWLEDGED):
+        regression.fixed_by_commit_id = commit_id
+        set_triage(s, regression_id, state, SERVICE, note)
 
 
-def link_merged(s: Session, regression_id: int, other_id: int) -> bool:
-    """Remembers which change of the watched branch one became when its branch was merged; False where it is known."""
+def link_merged(s: Session, regression_id: int, other_id: int) -> None:
+    """Remembers which change of the watched branch one became when its branch was merged, unless it is known."""
     regression = _get(s, regression_id)
-    if regression.merged_as_id is not None or regression_id == other_id:
-        return False
-    regression.merged_as_id = other_id
-    s.flush()
-    announce(s, "regression")
-    return True
+    if regression.merged_as_id is None and regression_id != other_id:
+        regression.merged_as_id = other_id
+        s.flush()
+        announce(s, "regression")
 
 
 def find_same(

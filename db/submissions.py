@@ -110,16 +110,14 @@ def repeat(session: Session, job_id: int, pairs: list[tuple[str, str]], rounds: 
     announce(session, "state", submission_id=job.submission_id)
 
 
-def repeat_bench(session: Session, job_id: int) -> bool:
-    """Asks for one more bench like an ended one, after all other work; whether it is one. A commit that has another
-    bench of the operator on the device needs none."""
+def repeat_bench(session: Session, job_id: int) -> None:
+    """Asks for one more bench like an ended one, after all other work. A commit that has another bench of the operator
+    on the device needs none."""
     job = _lock_job(session, job_id)
     place = JobRecord.commit_id == job.commit_id, JobRecord.operator_id == job.operator_id
     same = select(func.count()).where(*place, JobRecord.device_id == job.device_id, JobRecord.kind == job.kind)
-    if (session.scalar(same) or 0) > 1:
-        return False
-    bench_again(session, job_id)
-    return True
+    if (session.scalar(same) or 0) <= 1:
+        bench_again(session, job_id)
 
 
 def bench_again(session: Session, job_id: int) -> None:

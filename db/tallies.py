@@ -27,7 +27,7 @@ UPDATE commits SET counts = jsonb_build_object('points', points, 'wrong', wrong,
       AND NOT EXISTS (SELECT FROM jobs WHERE jobs.commit_id = commits.id AND state IN ('queued', 'running'))
       AND NOT EXISTS (SELECT FROM jobs WHERE jobs.base_commit_id = commits.id AND state IN ('queued', 'running'))
 ) AS counted
-WHERE commits.id = counted.id RETURNING commits.id
+WHERE commits.id = counted.id
 """
 
 
@@ -36,13 +36,14 @@ def count_runs(s: Session, limit: int = 100) -> int:
     return len(s.execute(text(_RUNS + "RETURNING id"), {"limit": limit}).all())
 
 
-def count_commits(s: Session, before: int, limit: int = 20) -> tuple[int, int | None]:
-    """Counts the results of some commits before the row `before`; (how many, the row to go on at, None at the end)."""
+def count_commits(s: Session, before: int, limit: int = 20) -> int | None:
+    """Counts the results of some commits before the row `before`; the row to go on at, None at the end."""
     # The locks come first: whoever forgets the counts of one of these then waits, and forgets what is counted here.
-    ids = s.scalars(text(_LOCK_COMMITS), {"before": before, "limit": limit}).all()
+    ids = list[int](s.scalars(text(_LOCK_COMMITS), {"before": before, "limit": limit}))
     if not ids:
-        return 0, None
-    return len(s.execute(text(_COMMITS), {"ids": list(ids)}).all()), min(ids)
+        return None
+    s.execute(text(_COMMITS), {"ids": ids})
+    return min(ids)
 
 
 def forget_counts(s: Session, commit_ids: list[int]) -> None:

@@ -204,8 +204,8 @@ def read_summaries(session: Session, trace_ids: list[int]) -> dict[int, dict[str
 CHUNK_BYTES = 1 << 20
 
 
-def store_trace(s: Session, result_id: int, path: Path, profile: ProfileReply) -> int:
-    """Stores the gzip'ed Chrome trace at `path` with its kernel table; returns its id.
+def store_trace(s: Session, result_id: int, path: Path, profile: ProfileReply) -> None:
+    """Stores the gzip'ed Chrome trace at `path` with its kernel table.
 
     Raises OutcomeError when the file is missing or not gzip'ed.
     """
@@ -245,7 +245,6 @@ def store_trace(s: Session, result_id: int, path: Path, profile: ProfileReply) -
     ]
     if kernels:
         s.execute(insert(TraceKernelRecord), kernels)
-    return row.id
 
 
 def _decode_report(text: str | None) -> bytes | None:

@@ -43,14 +43,10 @@ def save_trades(s: Session, commit_id: int, operator_id: int, device_id: int, tr
     s.execute(text(_REMOVE), place | {"kept": kept})
 
 
-def accept_trade(s: Session, trade_id: int, author: str) -> int:
-    """Says that what a commit cost may stay; returns the repository's id."""
+def accept_trade(s: Session, trade_id: int, author: str) -> None:
+    """Says that what a commit cost may stay."""
     statement = update(TradeRecord).where(TradeRecord.id == trade_id)
     values = {"accepted_by": storable(author), "accepted_at": func.now()}
-    commit_id = s.scalar(statement.values(values).returning(TradeRecord.commit_id))
-    if commit_id is None:
+    if s.scalar(statement.values(values).returning(TradeRecord.id)) is None:
         raise NotFoundError(f"there is no trade {trade_id}")
     announce(s, "regression")
-    repository_id = s.scalar(text("SELECT repository_id FROM commits WHERE id = :id"), {"id": commit_id})
-    assert repository_id is not None
-    return int(repository_id)

@@ -79,14 +79,14 @@ def mark_judged(s: Session, job_id: int) -> None:
     s.execute(update(JobRecord).where(JobRecord.id == job_id).values(judged_at=func.now()))
 
 
-def reopen_early(s: Session, job_id: int) -> int:
+def reopen_early(s: Session, job_id: int) -> None:
     """Takes the verdicts back from which jobs of a submission were judged before the last one of their operator, device
-    and kind ended, so that they are judged once more with all readings; how many.
+    and kind ended, so that they are judged once more with all readings.
 
     Ranges are measured by halves: a job that came early saw gaps, and the newest commit had no history at all. Nothing
     is taken back of results that were imported: the clocks of other machines do not tell when they were judged.
     """
-    return len(s.execute(text(_REOPEN), {"job_id": job_id}).all())
+    s.execute(text(_REOPEN), {"job_id": job_id})
 
 
 _REOPEN = """
@@ -100,5 +100,4 @@ UPDATE jobs SET judged_at = NULL FROM slot
 WHERE jobs.id = slot.id AND slot.state = 'done'
   AND slot.judged_at < (SELECT max(finished_at) FROM slot)
   AND NOT EXISTS (SELECT FROM slot WHERE state IN ('queued', 'running'))
-RETURNING jobs.id
 """

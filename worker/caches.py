@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpwatch.worker.trees import Limits, Tree, TreeEntry, TreeSizeError
+from warpwatch.worker.trees import Limits, Tree, TreeSizeError
 
 LIMIT_BYTES = 2**30
 """Size of one cache; what is beyond is compiled again by each child."""
@@ -59,7 +59,8 @@ class CodeCache:
         kept = Tree(self.folder)
         for entry in files:
             target = entry.name.removeprefix(f"{name}/")
-            if _is_current(kept.find(target), entry):
+            old, new = kept.find(target), entry.status
+            if old is not None and (old.status.st_size, old.status.st_mtime_ns) == (new.st_size, new.st_mtime_ns):
                 continue
             self.folder.mkdir(parents=True, exist_ok=True)
             folder, _, last = target.rpartition("/")
@@ -82,10 +83,3 @@ def remove_unused(home: Path) -> None:
     with contextlib.suppress(OSError):
         for folder in sorted((home / "jit").iterdir(), key=lambda folder: folder.stat().st_mtime)[:-LIMIT_CACHES]:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_current(kept: TreeEntry | None, entry: TreeEntry) -> bool:
-    return kept is not None and (kept.status.st_size, kept.status.st_mtime_ns) == (
-        entry.status.st_size,
-        entry.status.st_mtime_ns,
-    )

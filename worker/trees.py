@@ -160,8 +160,8 @@ class Tree:
         limits: Limits,
         permissions: int = 0o644,
         is_left_out: Callable[[TreeEntry], bool] = lambda _: False,
-    ) -> int:
-        """Copies the files, folders and links below a folder into one of another tree; returns the bytes of the files.
+    ) -> None:
+        """Copies the files, folders and links below a folder into one of another tree.
 
         A link keeps its words, and nothing here follows them. What is there already stays.
         """
@@ -182,7 +182,6 @@ class Tree:
                 if size > limits.bytes:
                     raise TreeSizeError(f"more than {limits.bytes >> 20} MiB")
                 self.copy(entry.name, target, copied, entry.status.st_size, permissions)
-        return size
 
     def make_folder(self, name: str) -> None:
         """Makes a folder, with those on the way to it, unless it is there."""

@@ -152,7 +152,7 @@ class JobRecord(Base):
     progress: Mapped[dict[str, Any] | None]
     """{"done": n, "total": m, "text": …} of the current run."""
     trace_parent: Mapped[str | None]
-    """The span that asked for it, as contract.tracing has it; None where nothing is traced."""
+    """The span that asked for it, as TRACE_PARENT of contract.claims has it; None where nothing is traced."""
     judged_at: Mapped[datetime | None]
     """When verdicts were drawn from its end: from its results, or, of a compare job, from the lack of them."""
     created_at: Mapped[datetime] = created()

@@ -29,8 +29,8 @@ class BranchList:
     tags: dict[str, list[str]]
 
 
-def follow_branches(database: Database, settings: Settings, repository_id: int) -> bool:
-    """Stores the branches as the mirror has them now; False where nothing had changed. It never fetches.
+def follow_branches(database: Database, settings: Settings, repository_id: int) -> None:
+    """Stores the branches as the mirror has them now. It never fetches.
 
     A repository whose watched branch was never chosen gets its default branch, once: from then on, what somebody checks
     out at its source changes nothing.
@@ -40,7 +40,7 @@ def follow_branches(database: Database, settings: Settings, repository_id: int) 
             followed = read_followed(session, repository_id)
         mirror = git.mirror_path(followed.url, settings.home) if followed else None
         if followed is None or mirror is None or not mirror.is_dir():
-            return False
+            return
         refs = git_branches.list_refs(mirror, HEADS, TAGS, *REQUESTS, MIRRORED_HEAD)
         key = hashlib.sha256(repr((sorted(refs.items()), followed.branch, followed.commits)).encode()).hexdigest()
         if followed.branch is None:
@@ -50,7 +50,7 @@ def follow_branches(database: Database, settings: Settings, repository_id: int) 
                     fix_watched_branch(session, repository_id, name)
                 continue
         if key == followed.branches_key:
-            return False
+            return
         with database.session() as session:
             stored = list_stored_commits(session, repository_id)
         result = read_branches(mirror, refs, followed, stored)
@@ -58,8 +58,7 @@ def follow_branches(database: Database, settings: Settings, repository_id: int) 
             if replace_branches(
                 session, repository_id, result.branches, result.tags, key=key, earlier_key=followed.branches_key
             ):
-                return True
-    return False
+                return
 
 
 def has_branch(settings: Settings, url: str, name: str) -> bool:

@@ -62,8 +62,8 @@ class SeriesOutcome:
 
 def close_changes(
     database: Database, mirrors: Mirrors, operator_id: int, device_id: int, imported_at: datetime | None = None
-) -> int:
-    """Closes the changes of an operator on a device that a later commit of their branch ended; how many these are.
+) -> None:
+    """Closes the changes of an operator on a device that a later commit of their branch ended.
 
     imported_at: when the results that end them were measured, where they were imported.
     """
@@ -71,7 +71,6 @@ def close_changes(
         changes = list_open_changes(session, operator_id, device_id)
         checks = list_later_checks(session, operator_id, device_id) if changes else []
         later = list_later_changes(session, operator_id, device_id) if changes else []
-    closed = 0
     for change in changes:
         ends = find_ends(
             change,
@@ -95,10 +94,9 @@ def close_changes(
             is_revert = False
         state = Triage.REVERTED if is_revert else Triage.FIXED
         with database.session() as session:
-            closed += close_as(session, change.regression_id, state, fix.commit_id, f"{state} by {fix.sha[:9]}")
+            close_as(session, change.regression_id, state, fix.commit_id, f"{state} by {fix.sha[:9]}")
             if imported_at is not None:
                 date_back(session, operator_id, imported_at)
-    return closed
 
 
 def find_ends(
@@ -159,31 +157,32 @@ def _undoing(rows: Sequence[LaterChange], device_kind: str) -> SeriesOutcome:
     return SeriesOutcome(left if left < own.ratio else None)
 
 
-def adopt_merged(database: Database, mirrors: Mirrors) -> int:
-    """Suspects the open changes of merged branches at the commit that merged them; how many these are.
+def adopt_merged(database: Database, mirrors: Mirrors) -> None:
+    """Suspects the open changes of merged branches at the commit that merged them.
 
     A trial compares that commit with its first parent, so what the merge did not bring is dismissed.
     """
     with database.session() as session:
         merged = list_merged_changes(session)
-    return sum(_adopt(database, mirrors, change) for change in merged)
+    for change in merged:
+        _adopt(database, mirrors, change)
 
 
-def _adopt(database: Database, mirrors: Mirrors, change: MergedChange) -> bool:
+def _adopt(database: Database, mirrors: Mirrors, change: MergedChange) -> None:
     mirror = mirrors.of(change)
     try:
         merge = git.describe(mirror.path, change.merge_sha)
         if merge.parent_sha is None:
-            return False
+            return
         infos = [git.describe(mirror.path, merge.parent_sha), merge]
         is_same = mirror.same_sources(change.operator, merge.parent_sha, merge.sha)
     except git.GitError:
-        return False
+        return
     with database.session() as session:
         if is_same:
             note = f"{merge.sha[:9]} merged the branch without this change"
             set_triage(session, change.regression_id, Triage.INVALID, SERVICE, note)
-            return True
+            return
         regression = judging.read_state(session, change.regression_id)
         members = judging.list_members(session, change.regression_id)
         ids = write_down(session, change.repository_id, infos)
@@ -198,4 +197,5 @@ def _adopt(database: Database, mirrors: Mirrors, change: MergedChange) -> bool:
         place = (regression.operator_id, regression.device_id)
         VerdictWriter(session, *place, ids).suspect(suspicion)
         other_id = find_same(session, *place, ids[ends[0]], ids[ends[1]], direction)
-        return other_id is not None and link_merged(session, change.regression_id, other_id)
+        if other_id is not None:
+            link_merged(session, change.regression_id, other_id)

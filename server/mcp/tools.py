@@ -152,16 +152,12 @@ class McpTools:
         can verify. Try it with try_patch before; judgements are few. Returns a number: call again with it as
         `judgement` until `state` is ended; then `verdict`, `at_least` (speed-up on hidden cases, rounded down) and the
         address of the signed receipt."""
-        api, ends_at = self._api_of(ctx), monotonic() + seconds
+        api = self._api_of(ctx)
         if judgement is None:
             sent = {"repository": repository or "", "operator": operator or "", "patch": patch, "files": files}
             body = {name: value for name, value in sent.items() if value is not None}
             return _text(await api("POST", _brief("/judgements"), body))
-        while True:
-            row = await api("GET", _brief(f"/judgements/{judgement}"))
-            if row["state"] != "pending" or monotonic() + POLL_SECONDS > ends_at:
-                return _text(row)
-            await asyncio.sleep(POLL_SECONDS)
+        return await _wait(api, _brief(f"/judgements/{judgement}"), "state", seconds)
 
     async def submit(
         self,
@@ -197,12 +193,8 @@ class McpTools:
     ) -> str:
         """The verdict on a submission: success, failure (wrong or slower), error (could not run or tell), or pending
         after the wait: then call again. Findings worst first, each with its command to reproduce."""
-        api, ends_at = self._api_of(ctx), monotonic() + seconds
-        while True:
-            report = await api("GET", _brief(f"/submissions/{submission}/report", cursor=cursor))
-            if report["verdict"] != "pending" or monotonic() + POLL_SECONDS > ends_at:
-                return _text(report)
-            await asyncio.sleep(POLL_SECONDS)
+        path = _brief(f"/submissions/{submission}/report", cursor=cursor)
+        return await _wait(self._api_of(ctx), path, "verdict", seconds)
 
     async def triage(
         self,
@@ -271,6 +263,16 @@ def _brief(path: str, **query: Any) -> str:
     """The path of a brief answer, with the query parameters that are not None."""
     given = {name: value for name, value in query.items() if value is not None}
     return f"{quote(path)}?{urlencode({'brief': 1} | given)}"
+
+
+async def _wait(api: McpCaller, path: str, field: str, seconds: int) -> str:
+    """The answer once its field is no longer pending; the last one after so many seconds."""
+    ends_at = monotonic() + seconds
+    while True:
+        answer = await api("GET", path)
+        if answer[field] != "pending" or monotonic() + POLL_SECONDS > ends_at:
+            return _text(answer)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _text(answer: dict[str, Any]) -> str:

@@ -61,7 +61,7 @@ class TallyKeeper(Background):
         before: int | None = _PAST_ALL
         while before is not None and not self._stop.is_set():
             with self._database.session() as session:
-                _, before = tallies.count_commits(session, before)
+                before = tallies.count_commits(session, before)
         self._keep_trends()
 
     def _keep_trends(self) -> None:

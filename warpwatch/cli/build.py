@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from warpwatch._toolchain import CUDA_ARCHS
 from warpwatch.cli.app import app, exit_on
+from warpwatch.project import FILE_NAME, Project, parse_project
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +74,6 @@ def _build_all(
     from concurrent.futures import ThreadPoolExecutor
 
     from warpwatch import native
-    from warpwatch.cli.checkout import local_checkout
     from warpwatch.settings import load_settings
 
     root, project = local_checkout()
@@ -126,3 +127,15 @@ def _kernels_table(builds: list[tuple[str, Target, Built]]) -> Table:
                 operator, kernel.name, kernel.arch, *map(str, numbers), str(kernel.code_bytes), kernel.code_hash or "–"
             )
     return table
+
+
+def local_checkout() -> tuple[Path, Project]:
+    """The nearest folder with a warpwatch.toml, from the current one upwards, else the operators that ship with the
+    package."""
+    here = Path.cwd()
+    root = next(
+        (folder for folder in (here, *here.parents) if (folder / FILE_NAME).is_file()),
+        Path(__file__).parents[1] / "bundled",
+    )
+    description = root / FILE_NAME
+    return root, parse_project(description.read_text(encoding="utf-8") if description.is_file() else None)

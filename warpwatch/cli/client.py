@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from warpwatch import git
 from warpwatch.settings import SettingError, load_settings
@@ -192,3 +193,9 @@ def asking() -> Iterator[Client]:
     except KeyboardInterrupt:
         console.print("stopped waiting; the jobs continue, see `warpwatch status` or `warpwatch cancel`")
         raise typer.Exit(2) from None
+
+
+def submission_bars(console: Console, *, transient: bool = False) -> Progress:
+    """A bar per submission: how many of its jobs have ended, the time that has passed, and a note."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=transient)

@@ -68,7 +68,10 @@ def find_native_operators(files: RepositoryFiles, build: BuildSketch) -> list[Op
     for file in files.sources(NATIVE, IGNORED | TESTS):
         if is_test(file) or vendor_of(file):
             continue
-        texts[file] = _without_comments(files.text(file) or "")
+        # Comments go, and the lines stay.
+        texts[file] = _COMMENT.sub(
+            lambda m: m[0] if m[0].startswith('"') else "\n" * m[0].count("\n"), files.text(file) or ""
+        )
     sketches = [
         sketch
         for file, text in texts.items()
@@ -292,8 +295,3 @@ def _first(call: ast.Call) -> str:
     values = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "name")]
     value = values[0].value if values and isinstance(values[0], ast.Constant) else ""
     return value if isinstance(value, str) and all(part.isidentifier() for part in value.split(".")) else ""
-
-
-def _without_comments(text: str) -> str:
-    """C++ without comments, in the same lines."""
-    return _COMMENT.sub(lambda m: m[0] if m[0].startswith('"') else "\n" * m[0].count("\n"), text)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.benchmark import Compare, Timer
 
 from warpwatch import native
-from warpwatch.cli.checkout import local_checkout
+from warpwatch.cli.build import local_checkout
 from warpwatch.cli.kron import KronCommand
 from warpwatch.settings import library_cache, trace_folder
 from warpwatch.worker.harness.child.loader import Loader

@@ -12,9 +12,8 @@ from urllib.parse import urlencode
 from uuid import uuid4
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from warpwatch.cli.client import ApiError, Client
+from warpwatch.cli.client import ApiError, Client, submission_bars
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.environment import Environment
@@ -99,8 +98,7 @@ def _choose_device(client: Client, wanted: str) -> dict[str, Any]:
 
 def _follow(client: Client, number: int, device: str) -> list[dict[str, Any]]:
     """The jobs of the submission once all have ended; they are cancelled when somebody stops waiting."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True) as progress:
+    with submission_bars(console, transient=True) as progress:
         bar = progress.add_task(device, total=None, note="")
         try:
             while True:

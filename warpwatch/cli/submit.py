@@ -21,12 +21,11 @@ from typing import Any
 from uuid import uuid4
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from warpwatch import git
 from warpwatch.cli import plans
 from warpwatch.cli.app import app
-from warpwatch.cli.client import ApiError, Client, asking, console
+from warpwatch.cli.client import ApiError, Client, asking, console, submission_bars
 from warpwatch.cli.findings import Findings, describe_plan, show_findings
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.priorities import AWAITED, ORDINARY
@@ -208,15 +207,8 @@ def _follow(client: Client, number: int, timeout: float | None, reports: dict[st
     says how far it is. Reports are written even when the time-out ends the wait.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
     told, shown, asked_at = time.monotonic(), Findings(), 0.0
-    with Progress(*columns, console=console) as progress:
+    with submission_bars(console) as progress:
         bar = progress.add_task(f"submission {number}", total=None, note="")
         ended, note = -1, ""
         while True:

@@ -17,11 +17,11 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TaskID
 
 from warpwatch import git
 from warpwatch.cli.app import app
-from warpwatch.cli.client import ApiError, Client
+from warpwatch.cli.client import ApiError, Client, submission_bars
 from warpwatch.cli.findings import describe_plan, show_findings
 from warpwatch.cli.services import (
     EmbeddedDatabase,
@@ -235,14 +235,7 @@ def _follow(client: Client, submitted: list[Submitted], supervisor: Supervisor) 
     state of each."""
     last: dict[int, dict[str, Any]] = {}
     said = time.monotonic()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console) as progress:
+    with submission_bars(console) as progress:
         bars: dict[int, TaskID] = {s.id: progress.add_task(s.title, total=None, note="") for s in submitted}
         while open_ids := [
             s.id for s in submitted if last.get(s.id, {}).get("state") not in ("done", "failed", "cancelled")

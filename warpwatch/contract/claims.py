@@ -48,7 +48,7 @@ class WorkerDescription:
 class ClaimedJob:
     """A job that a run owns: what to execute, and as which attempt.
 
-    partial: what interrupted runs of the job found. trace_parent: the span that asked for it, see contract.tracing.
+    partial: what interrupted runs of the job found. trace_parent: the span that asked for it, see TRACE_PARENT.
     """
 
     job_id: int
