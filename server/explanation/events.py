@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -41,7 +41,7 @@ def with_common(session: Session, events: Sequence[EventRow]) -> list[EventRow]:
 
 
 def _common(parts: Sequence[tuple[RegressionRow, list[CellAround]]]) -> str:
-    sorted_in: dict[str, list[SeriesCell]] = {"changed": [], "same": [], "unclear": []}
+    sorted_in: dict[str, list[CellAround]] = {"changed": [], "same": [], "unclear": []}
     for row, cells in parts:
         least = min(
             (abs(log(cell.decided)) for cell in cells if cell.verdict == "confirmed" and cell.decided), default=0.0
@@ -49,17 +49,7 @@ def _common(parts: Sequence[tuple[RegressionRow, list[CellAround]]]) -> str:
         for cell in cells:
             fate = _fate(row, cell, least)
             if fate is not None:
-                sorted_in[fate].append(
-                    SeriesCell(
-                        cell.operator,
-                        cell.variant,
-                        cell.sizes,
-                        cell.precision,
-                        cell.direction,
-                        cell.layout,
-                        cell.device,
-                    )
-                )
+                sorted_in[fate].append(cell)
     return "; ".join(find_common(sorted_in["changed"], sorted_in["same"], sorted_in["unclear"]))
 
 
@@ -84,19 +74,6 @@ def _fate(row: RegressionRow, cell: CellAround, least: float) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SeriesCell:
-    """One variant on one case and device."""
-
-    operator: str
-    variant: str
-    sizes: Mapping[str, Any]
-    precision: str
-    direction: str
-    layout: str
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Statement:
     """Something that holds for all that changed.
 
@@ -112,7 +89,7 @@ class _Statement:
 
 
 def find_common(
-    changed: Sequence[SeriesCell], same: Sequence[SeriesCell], unclear: Sequence[SeriesCell] = ()
+    changed: Sequence[CellAround], same: Sequence[CellAround], unclear: Sequence[CellAround] = ()
 ) -> list[str]:
     """Statements that hold for every changed cell and for none that stayed the same; empty when nothing simple
     separates them.
@@ -141,7 +118,7 @@ def find_common(
 
 
 def _statements(
-    changed: Sequence[SeriesCell], same: Sequence[SeriesCell], unclear: Sequence[SeriesCell]
+    changed: Sequence[CellAround], same: Sequence[CellAround], unclear: Sequence[CellAround]
 ) -> Iterable[_Statement]:
     """Everything simple that holds for all that changed or may have, the plainest first; what holds for all of `same`
     too says nothing."""
@@ -170,7 +147,7 @@ class _Reading:
     properties: Callable[[set[Any]], Iterable[_Property]]
 
 
-def _readings(cells: Sequence[SeriesCell]) -> Iterable[_Reading]:
+def _readings(cells: Sequence[CellAround]) -> Iterable[_Reading]:
     for name in ("operator", "variant", "direction", "precision", "layout", "device"):
         values = [getattr(cell, name) for cell in cells]
         if name == "direction":

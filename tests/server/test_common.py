@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
-from warpwatch.server.explanation.events import SeriesCell, find_common
+from warpwatch.db.reads.cells import CellAround
+from warpwatch.server.explanation.events import find_common
 
 
-def grid(operator: str = "matmul", device: str = "h100") -> list[SeriesCell]:
+def series_cell(
+    operator: str, variant: str, sizes: dict[str, Any], precision: str, direction: str, layout: str, device: str
+) -> CellAround:
+    """A cell of which nothing but its names counts here."""
+    return CellAround(0, operator, variant, device, sizes, precision, direction, layout, None, None, None, None, None)
+
+
+def grid(operator: str = "matmul", device: str = "h100") -> list[CellAround]:
     """Every variant on a spread of sizes, in two precisions and directions."""
     sizes = [
         (64, 64),
@@ -25,7 +33,7 @@ def grid(operator: str = "matmul", device: str = "h100") -> list[SeriesCell]:
         (512, 2048),
     ]
     return [
-        SeriesCell(operator, variant, {"M": m, "K": k, "factors": [k, 2 * k]}, precision, direction, layout, device)
+        series_cell(operator, variant, {"M": m, "K": k, "factors": [k, 2 * k]}, precision, direction, layout, device)
         for variant in ("v1", "v2", "v3", "triton")
         for m, k in sizes
         for precision in ("f32", "f16")
@@ -33,7 +41,7 @@ def grid(operator: str = "matmul", device: str = "h100") -> list[SeriesCell]:
     ]
 
 
-def told(holds: Callable[[SeriesCell], bool], cells: list[SeriesCell] | None = None) -> list[str]:
+def told(holds: Callable[[CellAround], bool], cells: list[CellAround] | None = None) -> list[str]:
     every = cells or grid()
     return find_common([cell for cell in every if holds(cell)], [cell for cell in every if not holds(cell)])
 
@@ -55,7 +63,7 @@ def told(holds: Callable[[SeriesCell], bool], cells: list[SeriesCell] | None = N
         (lambda cell: cell.variant == "v3" and cell.direction == "bwd", ["only v3, backward"]),
     ],
 )
-def test_a_planted_pattern_is_named(holds: Callable[[SeriesCell], Any], words: list[str]) -> None:
+def test_a_planted_pattern_is_named(holds: Callable[[CellAround], Any], words: list[str]) -> None:
     assert told(lambda cell: bool(holds(cell))) == words
 
 
@@ -68,11 +76,11 @@ def test_a_pattern_over_operators_and_devices() -> None:
 
 
 def test_sizes_that_some_cells_lack_say_nothing() -> None:
-    changed = [SeriesCell("rope", "v1", {"n": n}, "f32", "fwd", "contiguous", "h100") for n in (8, 16)]
-    same = [SeriesCell("kron", "v1", {"batch": 4}, "f32", "fwd", "contiguous", "h100")]
+    changed = [series_cell("rope", "v1", {"n": n}, "f32", "fwd", "contiguous", "h100") for n in (8, 16)]
+    same = [series_cell("kron", "v1", {"batch": 4}, "f32", "fwd", "contiguous", "h100")]
     assert find_common(changed, same) == ["only rope"]
     switched = [
-        SeriesCell("rope", "v1", {"mode": mode}, "f32", "fwd", "contiguous", "h100") for mode in ("a", "b", 3, True)
+        series_cell("rope", "v1", {"mode": mode}, "f32", "fwd", "contiguous", "h100") for mode in ("a", "b", 3, True)
     ]
     assert find_common(switched[:2], switched[2:]) == ["only mode = a and b"]
 
