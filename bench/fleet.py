@@ -44,7 +44,7 @@ from queue import Empty
 import psutil
 from sqlalchemy import text
 
-from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
+from warpwatch.contract.catalogue import CaseEntry, Catalogue, CommitInfo, OperatorEntry, VariantEntry
 from warpwatch.contract.claims import ClaimedJob, EndingKind, RunEnding, WorkerDescription
 from warpwatch.contract.environment import Environment, key_of
 from warpwatch.contract.measurement import Measurement
@@ -128,7 +128,7 @@ def submit_jobs(url: str, count: int, rate: float) -> None:
         device = registry.ensure_device(s, ENVIRONMENT.device_key, ENVIRONMENT.device_kind, ENVIRONMENT.device_name)
         operators = registry.ensure_operators(s, repository, [f"operator{n}" for n in range(OPERATORS)])
         now = datetime.now(UTC)
-        rows = [registry.NewCommit(f"{n:040x}", None, n, "A", now, "s") for n in range(1, -(-count // OPERATORS) + 1)]
+        rows = [CommitInfo(f"{n:040x}", None, n, "A", now, "s") for n in range(1, -(-count // OPERATORS) + 1)]
         commits = registry.record_commits(s, repository, rows)
     jobs = [
         submissions.NewJob("bench", commit, operator, device, JobSpec())

@@ -28,6 +28,7 @@ from bench.own_service import empty_database, wait_for_worker
 from warpwatch import git
 from warpwatch.cli.client import Client
 from warpwatch.cli.services import ensure_worker_key, running_services
+from warpwatch.contract.catalogue import CommitInfo
 from warpwatch.contract.claims import ClaimedJob, EndingKind, RunEnding, WorkerDescription
 from warpwatch.contract.environment import Environment, key_of
 from warpwatch.contract.spec import JobSpec
@@ -49,7 +50,7 @@ class Queue:
         self.database = Database(url)
         with self.database.session() as s:
             self._repository = registry.ensure_repository(s, "queue", "/nowhere")
-            row = registry.NewCommit("0" * 40, None, 1, "bench", datetime.now(UTC), "bench")
+            row = CommitInfo("0" * 40, None, 1, "bench", datetime.now(UTC), "bench")
             commit = registry.record_commits(s, self._repository, [row])[row.sha]
             operator = registry.ensure_operators(s, self._repository, ["none"])["none"]
             self.device = registry.ensure_device(s, ENVIRONMENT.device_key, "cpu", ENVIRONMENT.device_name)

@@ -12,7 +12,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
-from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.catalogue import Catalogue, CommitInfo
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobState, RunState
@@ -20,7 +20,7 @@ from warpwatch.db.database import storable
 from warpwatch.db.errors import OutcomeError
 from warpwatch.db.live import announce
 from warpwatch.db.models import BundleRecord, EnvironmentRecord, JobRecord, RunRecord, SubmissionRecord
-from warpwatch.db.registry import NewCommit, ensure_device, ensure_operators, ensure_repository, record_commits
+from warpwatch.db.registry import ensure_device, ensure_operators, ensure_repository, record_commits
 from warpwatch.db.results import record_outcome
 from warpwatch.db.tallies import forget_all_counts
 
@@ -47,7 +47,7 @@ class NewBundle:
     name: str
     repository_name: str
     repository_url: str
-    commits: list[NewCommit]
+    commits: list[CommitInfo]
     jobs: Iterable[BundledJob]
     request: dict[str, Any] = field(default_factory=dict)
     origin: str = "bundle"

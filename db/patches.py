@@ -10,12 +10,13 @@ from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, select, text, 
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
+from warpwatch.contract.catalogue import CommitInfo
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.outcome import Outcome
 from warpwatch.db.models import CommitRecord
 from warpwatch.db.models.base import Base, created
 from warpwatch.db.reads.query import fetch, fetch_one, fetch_scalar
-from warpwatch.db.registry import NewCommit, record_commits
+from warpwatch.db.registry import record_commits
 
 
 class PatchRecord(Base):
@@ -109,7 +110,7 @@ class NewPatch:
     repository_id: int
     base_sha: str
     content: bytes
-    commit: NewCommit
+    commit: CommitInfo
 
 
 def store_patch(s: Session, new: NewPatch) -> None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import asdict
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from sqlalchemy import func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from warpwatch.contract.catalogue import CaseEntry, Catalogue
+from warpwatch.contract.catalogue import CaseEntry, Catalogue, CommitInfo
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.environment import Card, Environment
 from warpwatch.contract.words import Reason
@@ -51,18 +50,6 @@ WHERE jobs.device_id = failed.device_id AND jobs.commit_id = failed.commit_id AN
 """)
 
 
-@dataclass(frozen=True, slots=True)
-class NewCommit:
-    """Data of one commit in git; see warpwatch.git.CommitInfo."""
-
-    sha: str
-    parent_sha: str | None
-    ordinal: int
-    author: str
-    authored_at: datetime
-    subject: str
-
-
 def ensure_repository(s: Session, name: str, url: str, *, is_example: bool = False) -> int:
     """The id of the repository called `name`; a new url replaces the old one.
 
@@ -79,7 +66,7 @@ def set_repository(s: Session, repository_id: int, values: dict[str, Any]) -> No
         s.execute(update(RepositoryRecord).where(RepositoryRecord.id == repository_id).values(values))
 
 
-def record_commits(s: Session, repository_id: int, commits: Iterable[NewCommit]) -> dict[str, int]:
+def record_commits(s: Session, repository_id: int, commits: Iterable[CommitInfo]) -> dict[str, int]:
     """The id of each commit, by its sha."""
     rows = [{"repository_id": repository_id, **asdict(commit)} for commit in commits]
     ids = ensure_rows(s, CommitRecord, rows, key=["repository_id", "sha"])

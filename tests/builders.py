@@ -17,7 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch import git
-from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
+from warpwatch.contract.catalogue import CaseEntry, Catalogue, CommitInfo, OperatorEntry, VariantEntry
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import Counter, Measurement, TraceKernel
 from warpwatch.contract.messages import BenchReply, BuildReply, KernelResources, ProfileReply
@@ -101,12 +101,9 @@ def run_git(path: Path, *arguments: str, text: str | None = None) -> str:
 
 
 @cache
-def described(source: Path, shas: tuple[str, ...]) -> list[registry.NewCommit]:
+def described(source: Path, shas: tuple[str, ...]) -> list[CommitInfo]:
     """The commits of a repository, which never change, so that every test of it need not ask git."""
-    return [
-        registry.NewCommit(info.sha, info.parent_sha, info.ordinal, info.author, info.authored_at, info.subject)
-        for info in git.describe_many(source, shas)
-    ]
+    return git.describe_many(source, shas)
 
 
 def catalogue(operators: tuple[str, ...] = ("square",), variants: tuple[str, ...] = VARIANTS) -> Catalogue:

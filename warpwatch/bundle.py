@@ -62,7 +62,7 @@ class BundleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BundledCommit:
-    """See warpwatch.git.CommitInfo; authored_at is ISO 8601."""
+    """See CommitInfo; authored_at is ISO 8601."""
 
     sha: str
     parent_sha: str | None

@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+from warpwatch.contract.catalogue import CommitInfo as CommitInfo
 from warpwatch.destinations import DestinationError, Destinations, UnknownHostError, host_of, uses_proxy
 
 MAX_RANGE = 1000
@@ -104,18 +105,6 @@ class UnreachableError(GitError):
 
 class UnknownRefError(GitError):
     """A ref or range names no commit in the repository."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitInfo:
-    """One commit of the history. ordinal: the number of its ancestors, itself included."""
-
-    sha: str
-    parent_sha: str | None
-    ordinal: int
-    author: str
-    authored_at: datetime
-    subject: str
 
 
 def git(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from warpwatch import git
 from warpwatch.db.reads.code import RepositoryRow
-from warpwatch.db.reads.query import Session
-from warpwatch.db.registry import NewCommit, record_commits
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.settings import Settings
@@ -33,11 +30,6 @@ class CommitHistory:
 
 CommitsRead = tuple[CommitHistory, CommitHistory | None, list[FieldError]]
 """The requested commits, the baseline where one is requested, and the errors of either field."""
-
-
-def write_down(session: Session, repository_id: int, infos: Iterable[git.CommitInfo]) -> dict[str, int]:
-    """Stores commits as git describes them; returns their row ids by full commit id."""
-    return record_commits(session, repository_id, [NewCommit(*astuple(info)) for info in infos])
 
 
 def fetch_repository(settings: Settings, repository: RepositoryRow) -> Path:

@@ -16,7 +16,6 @@ from warpwatch.db.database import Database
 from warpwatch.db.errors import OutcomeError
 from warpwatch.db.outcomes import list_exported_runs, list_run_commits, read_outcome
 from warpwatch.db.reads.code import RepositoryRow, find_repository
-from warpwatch.db.registry import NewCommit
 from warpwatch.git import CommitInfo
 from warpwatch.project import REPOSITORY_NAME, REPOSITORY_NAME_REMEDY
 
@@ -43,7 +42,7 @@ def import_bundle(
         name = repository or manifest.repository
         folder = _make_folder()
         commits = [
-            NewCommit(c.sha, c.parent_sha, c.ordinal, c.author, datetime.fromisoformat(c.authored_at), c.subject)
+            CommitInfo(c.sha, c.parent_sha, c.ordinal, c.author, datetime.fromisoformat(c.authored_at), c.subject)
             for c in manifest.commits
         ]
         with database.session() as s:

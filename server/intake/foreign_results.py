@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from warpwatch import CONTRACT, git
@@ -34,7 +34,6 @@ from warpwatch.db.forge import PENDING, queue_check_run
 from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
 from warpwatch.db.reads.devices import find_device
 from warpwatch.db.reads.query import Session
-from warpwatch.db.registry import NewCommit
 from warpwatch.formats import ForeignResults, FormatError, case_entry, list_findings, operator_entry, read_history
 from warpwatch.server.reports.status import tell_pending
 from warpwatch.settings import Settings
@@ -128,7 +127,7 @@ def import_foreign(database: Database, settings: Settings, file: ForeignFile) ->
         for results, model, environment in environments
         if (name := file.commit or results.commit) in infos
     ]
-    commits = [NewCommit(*astuple(info)) for info in sorted(infos.values(), key=lambda info: info.ordinal)]
+    commits = sorted(infos.values(), key=lambda info: info.ordinal)
     about = {"format": file.format, "program": program, "commit": commits[-1].sha}
     keys = dict.fromkeys(environment.key for _, _, environment in environments)
     identity = json.dumps([repository.id, *keys, *about.values(), *(commit.sha for commit in commits[:-1])]).encode()

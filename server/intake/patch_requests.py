@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from warpwatch import git
 from warpwatch.contract.words import JobKind
@@ -12,7 +12,6 @@ from warpwatch.db.database import Database
 from warpwatch.db.patches import NewPatch, PatchRow, find_patch, list_patches, read_content, store_patch
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.query import Session
-from warpwatch.db.registry import NewCommit
 from warpwatch.patches import PatchError, apply_patch
 from warpwatch.server.history.commits import CommitHistory, fetch_repository
 from warpwatch.server.history.definitions import refresh_definitions
@@ -61,7 +60,7 @@ def take_patch(
         name for name in sources.operators(commit.sha) if sources.of(base_sha, name) != sources.of(commit.sha, name)
     ]
     with database.session() as session:
-        store_patch(session, NewPatch(repository.id, base_sha, content, NewCommit(*astuple(info))))
+        store_patch(session, NewPatch(repository.id, base_sha, content, info))
     return StoredPatch(commit.sha, base_sha, commit.files, operators)
 
 

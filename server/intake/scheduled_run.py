@@ -19,7 +19,7 @@ from warpwatch.db.reads.code import RepositoryRow, find_repository
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.measured import JobSlot
 from warpwatch.db.reads.query import Session
-from warpwatch.db.registry import ensure_operators
+from warpwatch.db.registry import ensure_operators, record_commits
 from warpwatch.db.schedules import (
     RequestedJob,
     ScheduleRow,
@@ -33,7 +33,7 @@ from warpwatch.db.schedules import (
 )
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 from warpwatch.server.history.branches import follow_branches
-from warpwatch.server.history.commits import CommitHistory, with_operators, write_down
+from warpwatch.server.history.commits import CommitHistory, with_operators
 from warpwatch.server.history.definitions import refresh_definitions
 from warpwatch.server.history.sources import Earlier, SourceCache, line_before
 from warpwatch.server.http.problems import FieldError, Problem
@@ -304,7 +304,7 @@ def _carry_out(session: Session, plan: _TurnPlan) -> str:
     schedule, candidates = plan.start.schedule, plan.fit.fitting
     chosen = {candidate.sha for candidate in candidates}
     infos = [commit for commit in plan.history.commits if commit.sha in chosen]
-    commits = write_down(session, plan.start.repository.id, infos)
+    commits = record_commits(session, plan.start.repository.id, infos)
     operators = ensure_operators(
         session, plan.start.repository.id, sorted({candidate.operator for candidate in candidates})
     )

@@ -10,11 +10,11 @@ from warpwatch.db.patches import touch_patch
 from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.work import find_submission
-from warpwatch.db.registry import ensure_operators
+from warpwatch.db.registry import ensure_operators, record_commits
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 from warpwatch.git import mirror_path
 from warpwatch.server.history.branches import follow_branches
-from warpwatch.server.history.commits import CommitHistory, CommitsRead, read_commits, write_down
+from warpwatch.server.history.commits import CommitHistory, CommitsRead, read_commits
 from warpwatch.server.history.definitions import refresh_definitions
 from warpwatch.server.history.sources import Earlier, SourceCache, line_before
 from warpwatch.server.http.problems import FieldError, Problem
@@ -184,7 +184,7 @@ def store_submission(
 ) -> int:
     """Writes the submission and its jobs; the id of the submission."""
     infos = [*plan.history.commits, *(plan.base.commits if plan.base else [])]
-    commits = write_down(session, plan.repository.id, infos)
+    commits = record_commits(session, plan.repository.id, infos)
     if plan.patch is not None:
         touch_patch(session, plan.patch.id)
     operators = ensure_operators(session, plan.repository.id, plan.choice.operators)

@@ -29,9 +29,9 @@ from warpwatch.db.closing import (
 )
 from warpwatch.db.database import Database
 from warpwatch.db.reads import judging
+from warpwatch.db.registry import record_commits
 from warpwatch.db.regressions import SuspectedSeries, close_as, find_same, link_merged
 from warpwatch.db.triage import SERVICE, set_triage
-from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.mirror import Mirrors
 from warpwatch.server.judge.writing import VerdictWriter
 from warpwatch.server.verdicts.steps import NewSuspicion
@@ -185,7 +185,7 @@ def _adopt(database: Database, mirrors: Mirrors, change: MergedChange) -> None:
             return
         regression = judging.read_state(session, change.regression_id)
         members = judging.list_members(session, change.regression_id)
-        ids = write_down(session, change.repository_id, infos)
+        ids = record_commits(session, change.repository_id, infos)
         series = tuple(
             SuspectedSeries(item.series_id, item.ratio, item.base_status, item.head_status)
             for item in members

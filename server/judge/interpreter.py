@@ -36,13 +36,13 @@ from warpwatch.db.reads.observed import (
 )
 from warpwatch.db.reads.query import DEVICE_METRICS, Session
 from warpwatch.db.reads.trades import list_next_commits, read_trade_facts
+from warpwatch.db.registry import record_commits
 from warpwatch.db.submissions import repeat_bench
 from warpwatch.db.trades import save_trades
 from warpwatch.db.trials import IMPORTED, ensure_series, keep_share
 from warpwatch.db.unjudged import EndedJob, claim_unjudged, mark_judged, reopen_early, unjudged_jobs
 from warpwatch.logs import JOB_ID
 from warpwatch.server.history.branches import follow_branches
-from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.mirror import Mirror, Mirrors
 from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.judge.closing import adopt_merged, close_changes
@@ -278,7 +278,7 @@ def _plan_trial(mirrors: Mirrors, facts: RegressionFacts, trial_id: int | None, 
     infos = git.describe_many(mirror.path, unrecorded)
 
     def write(session: Session) -> None:
-        all_ids = ids | write_down(session, regression.repository_id, infos)
+        all_ids = ids | record_commits(session, regression.repository_id, infos)
         place = (regression.operator_id, regression.device_id)
         VerdictWriter(session, *place, all_ids, imported_job_id).write_steps(facts, steps)
 

@@ -130,12 +130,7 @@ def build(world: World) -> World:
 
 
 def _register(world: World) -> None:
-    infos = (
-        git.describe_all(world.source, world.shas)
-        if hasattr(git, "describe_all")
-        else git.describe_many(world.source, world.shas)
-    )
-    rows = [registry.NewCommit(i.sha, i.parent_sha, i.ordinal, i.author, i.authored_at, i.subject) for i in infos]
+    rows = git.describe_many(world.source, world.shas)
     with world.database.session() as s:
         world.repository = registry.ensure_repository(s, "kernels", str(world.source))
         world.commits = registry.record_commits(s, world.repository, rows)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.builders import count
-from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.catalogue import Catalogue, CommitInfo
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import Measurement
@@ -94,7 +94,7 @@ def make_world(database: Database) -> World:
         repository = registry.ensure_repository(s, "example", "/srv/example")
         when = datetime(2026, 1, 1, tzinfo=UTC)
         rows = [
-            registry.NewCommit(c * 40, chr(ord(c) - 1) * 40 if c > "a" else None, n, "Ann", when, f"Change {n}")
+            CommitInfo(c * 40, chr(ord(c) - 1) * 40 if c > "a" else None, n, "Ann", when, f"Change {n}")
             for n, c in enumerate("abc", 1)
         ]
         ids = registry.record_commits(s, repository, rows)

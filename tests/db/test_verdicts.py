@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from tests.db.conftest import ENVIRONMENT, World, outcome
+from warpwatch.contract.catalogue import CommitInfo
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobKind, JobState, Verdict
 from warpwatch.db import bundles, regressions, runs, submissions, triage, unjudged
@@ -25,7 +26,6 @@ from warpwatch.db.models import (
     RunRecord,
     SubmissionRecord,
 )
-from warpwatch.db.registry import NewCommit
 
 WHEN = datetime(2026, 3, 4, 5, tzinfo=UTC)
 H100 = replace(ENVIRONMENT, key="h" * 64, device_kind="cuda", device_key="nvidia-h100", device_name="NVIDIA H100")
@@ -38,7 +38,7 @@ def bundled(sha: str = "a" * 40, kind: JobKind = JobKind.BENCH, **changes: objec
 
 
 def bundle(jobs: list[bundles.BundledJob] | Iterator[bundles.BundledJob]) -> bundles.NewBundle:
-    commits = [NewCommit(c * 40, None, n, "Ann", WHEN, f"Change {n}") for n, c in enumerate("ab", 1)]
+    commits = [CommitInfo(c * 40, None, n, "Ann", WHEN, f"Change {n}") for n, c in enumerate("ab", 1)]
     return bundles.NewBundle("d" * 64, "h100.wwb", "example-h100", "/srv/example", commits, jobs, {"file": "h100.wwb"})
 
 

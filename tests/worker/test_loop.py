@@ -26,6 +26,7 @@ from tests.builders import count
 from tests.conftest import FAST_AND_FORGETFUL
 from tests.waiting import wait_until
 from tests.worker.conftest import Repository, identify, processes_with
+from warpwatch.contract.catalogue import CommitInfo
 from warpwatch.contract.data_folder import undelivered_folder, worker_key_file
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db import embedded, migrate, registry, submissions
@@ -151,7 +152,7 @@ class Fleet:
         sha = self.repository.head()
         with self.database.session() as s:
             self.repository_id = registry.ensure_repository(s, "patient", self.repository.url)
-            row = registry.NewCommit(sha, None, 1, "A", datetime.now(UTC), "good")
+            row = CommitInfo(sha, None, 1, "A", datetime.now(UTC), "good")
             self.commit_id = registry.record_commits(s, self.repository_id, [row])[sha]
             self.operator_id = registry.ensure_operators(s, self.repository_id, ["patient"])["patient"]
             self.device_id = registry.ensure_device(s, environment.device_key, "cpu", environment.device_name)
@@ -328,7 +329,7 @@ def test_the_library_of_a_waiting_job_is_built_before_the_job_begins(fleet: Flee
     fleet.repository.commit("native", {"csrc/patient/patient.cpp": 'extern "C" int answer() { return 42; }'})
     sha = fleet.repository.head()
     with fleet.database.session() as s:
-        row = registry.NewCommit(sha, None, 2, "A", datetime.now(UTC), "native")
+        row = CommitInfo(sha, None, 2, "A", datetime.now(UTC), "native")
         commit_id = registry.record_commits(s, fleet.repository_id, [row])[sha]
     fleet.hold.touch()
     # In one submission: a worker looks once, when a job begins, what waits behind it.

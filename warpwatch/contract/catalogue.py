@@ -1,13 +1,26 @@
-"""Catalogue of a commit: operators with their variants and cases."""
+"""A commit, and its catalogue: operators with their variants and cases."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 LONGEST_QUESTION = 150
 MOST_TIMEOUT_FACTOR = 10
 """How many times the usual time limit an operator may ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """One commit of the history. ordinal: the number of its ancestors, itself included."""
+
+    sha: str
+    parent_sha: str | None
+    ordinal: int
+    author: str
+    authored_at: datetime
+    subject: str
 
 
 @dataclass(frozen=True, slots=True)
