@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobState
-from warpwatch.db.models import JobRecord
+from warpwatch.db.models import JobRecord, SubmissionRecord
 
 _ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 
@@ -33,16 +33,23 @@ class EndedJob:
     trace_parent: str | None
 
 
-def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
-    """Ended jobs that no verdict was drawn from, oldest first, without those that another process is judging right now.
+def unjudged_jobs(s: Session) -> list[EndedJob]:
+    """Of each repository the oldest ended job that no verdict was drawn from: a long import of one keeps no other
+    waiting. Without those that another process is judging right now.
 
     Failed and cancelled ones are among them: a suspicion whose compare job could not run must not wait for ever.
     """
+    unjudged = JobRecord.state.in_(_ENDED), JobRecord.judged_at.is_(None)
+    oldest = (
+        select(func.min(JobRecord.id))
+        .join(SubmissionRecord, SubmissionRecord.id == JobRecord.submission_id)
+        .where(*unjudged)
+        .group_by(SubmissionRecord.repository_id)
+    )
     statement = (
         select(JobRecord)
-        .where(JobRecord.state.in_(_ENDED), JobRecord.judged_at.is_(None))
+        .where(JobRecord.id.in_(oldest), *unjudged)
         .order_by(JobRecord.id)
-        .limit(limit)
         .with_for_update(skip_locked=True)
     )
     return [

@@ -115,7 +115,7 @@ def wait_until_judged(url: str) -> None:
     database = Database(url)
     while True:
         with database.session() as session:
-            if not unjudged_jobs(session, limit=1):
+            if not unjudged_jobs(session):
                 break
         time.sleep(0.5)
     database.close()

@@ -85,17 +85,19 @@ class Judge(Background):
         self._cache = cache or SourceCache()
 
     def sweep(self) -> None:
-        """One round: merged changes are looked for, and every ended job is judged."""
+        """One round: merged changes are looked for, and every ended job is judged, those of repositories in turn."""
         mirrors = Mirrors(self._settings, self._cache)
         adopt_merged(self._database, mirrors)
         while not self._stop.is_set() and self._judge_next(mirrors):
             pass
 
     def _judge_next(self, mirrors: Mirrors) -> bool:
-        """Judge one ended job; False when there is none."""
+        """Judges one ended job of each repository; False when there is none."""
         with self._database.session() as session:
-            jobs = unjudged_jobs(session, limit=1)
+            jobs = unjudged_jobs(session)
         for job in jobs:
+            if self._stop.is_set():
+                break
             JOB_ID.set(job.id)
             try:
                 with self._database.session() as session:

@@ -279,18 +279,17 @@ def test_every_ended_job_is_judged_once(world: World) -> None:
                 runs.fail_run(s, order.run_id, "no compiler", retry=False)
     with world.database.session() as s:
         submissions.cancel_job(s, cancelled)
-    with world.database.session() as s:
-        ended = unjudged.unjudged_jobs(s)
-        assert [(job.id, job.state) for job in ended] == [(done, "done"), (failed, "failed"), (cancelled, "cancelled")]
-        with world.database.session() as other:
-            assert unjudged.unjudged_jobs(other) == []
-        for job in ended:
-            unjudged.mark_judged(s, job.id)
+    for ended in ((done, "done"), (failed, "failed"), (cancelled, "cancelled")):
+        with world.database.session() as s:
+            assert [(job.id, job.state) for job in unjudged.unjudged_jobs(s)] == [ended]
+            with world.database.session() as other:
+                assert unjudged.unjudged_jobs(other) == []
+            unjudged.mark_judged(s, ended[0])
     with world.database.session() as s:
         assert unjudged.unjudged_jobs(s) == []
         submissions.retry_job(s, failed)
         order = runs.begin_run(s, failed, world.worker)
         assert order is not None
         runs.fail_run(s, order.run_id, "again", retry=False)
-        assert [job.id for job in unjudged.unjudged_jobs(s, limit=5)] == [failed]
+        assert [job.id for job in unjudged.unjudged_jobs(s)] == [failed]
     assert world.look(waiting).state == JobState.QUEUED

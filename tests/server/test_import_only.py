@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
-from tests.builders import Lab, make_repository
+from tests.builders import CASES, Lab, make_repository
 from tests.server.forges import Forge
 from tests.server.listener import listening
 from tests.server.test_foreign import SUSPECTED, post, results
@@ -96,3 +98,18 @@ def test_an_outlier_of_a_busy_host_is_withdrawn_and_hides_no_step(
     page = client.get(f"/regressions/{row['id']}").text
     assert "later readings show no such change" in page
     assert "1 suspected" in client.get("/api/v1/badges/kernels.svg").text or not is_step
+
+
+def test_an_import_is_judged_beside_the_longer_one_of_another_repository(
+    lab: Lab, settings: Settings, database: Database
+) -> None:
+    """Until its first verdict the branches of a repository lack the imported commits, so no page shows their points."""
+    git.update_mirror(str(lab.source), settings.home)
+    longer, other = lab, replace(lab, name="beside")
+    cell = {("v1", CASES[0]): 20_000.0}
+    first, second, third = (longer.bench(index, cell, origin="bundle") for index in range(3))
+    alone = other.bench(0, cell, origin="bundle")
+    Judge(settings, database).sweep()
+    with database.session() as session:
+        judged = list(session.scalars(text("SELECT id FROM jobs ORDER BY judged_at")))
+    assert judged == [first, alone, second, third]
