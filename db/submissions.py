@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.claims import TRACE_PARENT
-from warpwatch.contract.priorities import SCHEDULED
+from warpwatch.contract.priorities import ORDINARY, SCHEDULED
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobState, Reason, RunState
 from warpwatch.db.callbacks import reopen
@@ -102,11 +102,12 @@ def may_repeat(session: Session, submission_id: int) -> bool:
 
 
 def repeat(session: Session, job_id: int, pairs: list[tuple[str, str]], rounds: int) -> None:
-    """Adds a comparison like an ended one to its submission: of these pairs alone, in so many rounds."""
+    """Adds a comparison like an ended one to its submission: of these pairs alone, in so many rounds, and behind the
+    ordinary work that was asked for before it."""
     job = _lock_job(session, job_id)
     spec = replace(job.spec, pairs=pairs, rounds=rounds, stop=None)
     new = NewJob(job.kind, job.commit_id, job.operator_id, job.device_id, spec, job.base_commit_id)
-    _add_jobs(session, job.submission_id, [new], job.priority)
+    _add_jobs(session, job.submission_id, [new], min(job.priority, ORDINARY))
     announce(session, "state", submission_id=job.submission_id)
 
 

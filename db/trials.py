@@ -58,7 +58,9 @@ def ask(session: Session, new: NewTrial) -> int:
         spec=new.spec,
     )
     request = {"regression": new.regression_id, "kinds": [new.kind], "purpose": str(new.purpose)}
-    priority = max(new.priority, _awaited_priority(session, new.regression_id))
+    awaited = _awaited_priority(session, new.regression_id)
+    # A suspicion is compared once before the head's other signals; more rounds of it wait for them.
+    priority = max(new.priority, awaited if new.purpose == Purpose.CONFIRM else min(awaited, ORDINARY))
     submission_id = create_submission(session, NewSubmission(new.repository_id, request, [job], "confirm", priority))
     job_id = session.scalars(select(JobRecord.id).where(JobRecord.submission_id == submission_id)).one()
     session.add(
@@ -179,18 +181,21 @@ def _series(session: Session, operator_id: int, device_id: int, metric: str) -> 
 
 
 def keep_share(session: Session, device_id: int, share: float) -> int | None:
-    """The id of a waiting trial's job that was put in front of ordinary work, because trials had too little of the
-    device lately.
+    """The id of a waiting trial's or repeat's job that was put in front of ordinary work, because these had too little
+    of the device lately.
 
     None where they had their share, where none waits, or where one is in front or at work already. Trials have a lower
     priority than ordinary work, so that they never keep new commits waiting; this keeps new commits from doing that to
-    them for ever. share: of the device's time, that trials may take while other work waits; without other work they
-    take all of it. Nothing waits for trials of changed code alone: they are neither put in front nor counted.
+    them for ever. All but the first trial of a suspicion stay behind the checks and benches of their commit that were
+    asked for before them, and behind those of the watched branch's newest commit where nobody waits for the answer:
+    these are few. share: of the device's time, that trials and repeats may take while other work waits; without other
+    work they take all of it. Nothing waits for trials of changed code alone: they are neither put in front nor counted.
     """
     spent = session.execute(text(_SPENT), {"device_id": device_id, "recent": RECENT, "code": CONFIRM_CODE}).one()
     if share * float(spent.all_seconds) <= float(spent.trial_seconds):
         return None
-    waiting = session.execute(text(_WAITING), {"device_id": device_id, "code": CONFIRM_CODE}).one_or_none()
+    values = {"device_id": device_id, "code": CONFIRM_CODE, "ordinary": ORDINARY}
+    waiting = session.execute(text(_WAITING), values).one_or_none()
     if waiting is None or waiting.priority >= HURRIED:
         return None
     session.execute(update(JobRecord).where(JobRecord.id == waiting.id).values(priority=HURRIED))
@@ -207,21 +212,32 @@ JOIN submissions ON submissions.id = jobs.submission_id
 WHERE regressions.id = :id AND regressions.verdict = 'suspected' AND submissions.priority > :ordinary
 """
 
-_SPENT = """
+# Whoever asks for a comparison names no number of rounds; a repeat has one.
+_IS_TRIAL = "(trials.id IS NOT NULL OR jobs.kind = 'compare' AND jobs.spec ->> 'rounds' IS NOT NULL)"
+_JOBS = "jobs LEFT JOIN trials ON trials.job_id = jobs.id"
+
+_SPENT = f"""
 SELECT coalesce(sum(seconds), 0) AS all_seconds, coalesce(sum(seconds) FILTER (WHERE is_trial), 0) AS trial_seconds
 FROM (SELECT extract(epoch FROM runs.finished_at - runs.started_at) AS seconds,
-             jobs.priority > :code AND EXISTS (SELECT FROM trials WHERE trials.job_id = jobs.id) AS is_trial
-      FROM runs JOIN jobs ON jobs.id = runs.job_id
+             jobs.priority > :code AND {_IS_TRIAL} AS is_trial
+      FROM runs JOIN jobs ON jobs.id = runs.job_id LEFT JOIN trials ON trials.job_id = jobs.id
       WHERE jobs.device_id = :device_id AND runs.finished_at IS NOT NULL ORDER BY runs.id DESC LIMIT :recent) AS recent
 """
 
-_WAITING = """
-SELECT jobs.id, jobs.priority FROM jobs JOIN trials ON trials.job_id = jobs.id
-WHERE jobs.device_id = :device_id AND jobs.state = 'queued' AND jobs.priority > :code
+_WAITING = f"""
+SELECT jobs.id, jobs.priority FROM {_JOBS}
+WHERE jobs.device_id = :device_id AND jobs.state = 'queued' AND jobs.priority > :code AND {_IS_TRIAL}
   AND EXISTS (SELECT FROM jobs AS other WHERE other.device_id = :device_id AND other.state = 'queued'
        AND other.priority >= jobs.priority
               AND other.id <> jobs.id)
-  AND NOT EXISTS (SELECT FROM trials AS at_work JOIN jobs AS taken ON taken.id = at_work.job_id
-                  WHERE taken.device_id = :device_id AND taken.state = 'running')
+  AND NOT EXISTS (SELECT FROM {_JOBS} WHERE device_id = :device_id AND state = 'running' AND {_IS_TRIAL})
+  AND (trials.purpose = '{Purpose.CONFIRM}' OR NOT EXISTS (
+       SELECT FROM jobs AS earlier WHERE earlier.device_id = :device_id AND earlier.state = 'queued'
+         AND earlier.kind IN ('bench', 'check') AND earlier.id < jobs.id
+         AND earlier.commit_id IN (
+             SELECT jobs.commit_id UNION ALL
+             SELECT commits.id FROM submissions JOIN branches USING (repository_id)
+             JOIN commits ON commits.repository_id = branches.repository_id AND commits.sha = branches.head_sha
+             WHERE submissions.id = jobs.submission_id AND branches.is_watched AND jobs.priority < :ordinary)))
 ORDER BY jobs.priority DESC, jobs.id LIMIT 1 FOR UPDATE OF jobs SKIP LOCKED
 """

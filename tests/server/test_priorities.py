@@ -9,12 +9,14 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from tests.builders import CASES, Lab
+from warpwatch import git
 from warpwatch.contract.priorities import AWAITED, CONFIRM, CONFIRM_CODE, HURRIED, ORDINARY, SCHEDULED
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Purpose, Verdict
-from warpwatch.db import regressions, trials
+from warpwatch.db import regressions, runs, submissions, trials
 from warpwatch.db.models import JobRecord
-from warpwatch.settings import SettingError, load_settings
+from warpwatch.server.history.branches import follow_branches
+from warpwatch.settings import SettingError, Settings, load_settings
 
 V1 = ("v1", CASES[0])
 
@@ -54,6 +56,20 @@ def priority(lab: Lab, job_id: int) -> int:
         return session.get_one(JobRecord, job_id).priority
 
 
+def claim(lab: Lab) -> int:
+    """The job that a worker of the device gets next."""
+    with lab.database.session() as session:
+        claimed = runs.claim_next(session, lab.device, lab.worker)
+    assert claimed is not None
+    return claimed.job_id
+
+
+def hurry(lab: Lab, expected: int | None) -> None:
+    """Trials may take all of the device: this job is put in front of ordinary work, or none."""
+    with lab.database.session() as session:
+        assert trials.keep_share(session, lab.device, 1.0) == expected
+
+
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [({}, ORDINARY), ({"base": "parent"}, AWAITED), ({"base": "parent", "priority": -2}, -2), ({"priority": 7}, 7)],
@@ -76,6 +92,59 @@ def test_a_trial_inherits_the_priority_of_who_waits_for_it(lab: Lab, waiting: in
             {"priority": waiting},
         )
     assert priority(lab, ask(lab, regression)) == expected
+
+
+def test_more_rounds_of_an_unsure_suspicion_wait_for_what_was_asked_for_before(lab: Lab) -> None:
+    regression = suspect(lab)
+    with lab.database.session() as session:
+        session.execute(text("UPDATE submissions SET priority = :priority"), {"priority": AWAITED})
+    head = lab.submit("bench", 1)
+    first, again = ask(lab, regression), ask(lab, regression, Purpose.RETRY)
+    assert [claim(lab) for _ in range(3)] == [first, head, again]
+
+
+def test_a_repeat_waits_for_the_checks_and_benches_of_its_head(lab: Lab) -> None:
+    """A comparison that CI waits for left pairs unsure; the same commit has yet to be benched, with all its signals."""
+    lab.bench(0, {V1: 1000.0})
+    compared = lab.submit("compare", 1, base=0)
+    with lab.database.session() as session:
+        session.execute(text("UPDATE jobs SET priority = :priority"), {"priority": AWAITED})
+    assert claim(lab) == compared
+    own, other = lab.submit("bench", 1), lab.submit("bench", 2)
+    with lab.database.session() as session:
+        submissions.repeat(session, compared, [V1], 36)
+    repeated, later = other + 1, lab.submit("bench", 3)
+    hurry(lab, None)
+    assert claim(lab) == own
+    hurry(lab, repeated)
+    assert [claim(lab) for _ in range(3)] == [repeated, other, later]
+
+
+def test_a_repeat_needs_no_share_to_get_its_turn(lab: Lab) -> None:
+    compared = lab.submit("compare", 1, base=0)
+    with lab.database.session() as session:
+        session.execute(text("UPDATE jobs SET priority = :priority"), {"priority": AWAITED})
+    assert claim(lab) == compared
+    earlier = lab.submit("bench", 2)
+    with lab.database.session() as session:
+        submissions.repeat(session, compared, [V1], 36)
+    later = lab.submit("bench", 3)
+    assert [claim(lab) for _ in range(3)] == [earlier, compared + 2, later]
+
+
+@pytest.mark.parametrize(("purpose", "goes_first"), [(Purpose.CONFIRM, True), (Purpose.PROVE, False)])
+def test_a_trial_that_nobody_waits_for_stays_behind_the_newest_commit(
+    lab: Lab, settings: Settings, purpose: Purpose, goes_first: bool
+) -> None:
+    git.update_mirror(str(lab.source), settings.home)
+    regression = suspect(lab)
+    follow_branches(lab.database, settings, lab.repository)
+    newest, other = lab.submit("bench", len(lab.shas) - 1), lab.submit("bench", 2)
+    trial = ask(lab, regression, purpose)
+    hurry(lab, trial if goes_first else None)
+    assert claim(lab) == (trial if goes_first else newest)
+    hurry(lab, None if goes_first else trial)
+    assert {claim(lab), claim(lab)} == {trial, newest, other} - {trial if goes_first else newest}
 
 
 def test_nobody_waits_for_a_bisection(lab: Lab) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 AWAITED = 3
-"""Jobs that somebody waits for: a change request, CI, any comparison with a baseline. Trials that the answer depends on
-inherit this priority."""
+"""Jobs that somebody waits for: a change request, CI, any comparison with a baseline. The first trial that the answer
+depends on inherits this priority."""
 HURRIED = 1
-"""A trial whose turn it is, because trials had less than their share of the device."""
+"""A trial or a repeat whose turn it is, because they had less than their share of the device."""
 ORDINARY = 0
+"""Other submissions, and more rounds that somebody waits for: they come after the bench that their head waits for."""
 CONFIRM = -1
 """A trial: new commits go first. See db.trials.keep_share."""
 CONFIRM_CODE = -2
