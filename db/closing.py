@@ -14,12 +14,13 @@ from warpwatch.db.live import announce
 from warpwatch.db.models import RegressionRecord, RegressionSeriesRecord
 from warpwatch.db.reads.lines import line_of, on_line
 from warpwatch.db.reads.query import fetch
-from warpwatch.db.regressions import IS_OPEN
+from warpwatch.db.regressions import IS_OPEN, IS_SUSPECTED, IS_UNPAIRED
 
 MOST_CHECKS = 200
 """Newest checks of one cell that are looked at."""
 # What was closed once and opened again stays open, because a person knows better.
 _OPEN = f"{IS_OPEN} AND regressions.fixed_by_commit_id IS NULL"
+_CLOSABLE = f"({_OPEN} OR {IS_UNPAIRED} AND {IS_SUSPECTED} AND regressions.fixed_by_commit_id IS NULL)"
 _LINE = ("line.line_id", "line.trunk_id", "line.fork_at")
 
 
@@ -37,11 +38,12 @@ class LaterCheck:
 
 @dataclass(frozen=True, slots=True)
 class LaterChange:
-    """A confirmed change of a series from an open one on, that one included (is_first).
+    """A confirmed or unpaired change of a series from an open one on, that one included (is_first).
 
     ratio: head over base; 1 where a comparison showed no change of the series, None where none was made.
     before_ns, after_ns: of the series at the newest commit up to the open change's base, and at the newest commit from
-    this change's head up to the base of the next change. is_settled: whether its range will not become narrower.
+    this change's head up to the base of the next change. is_settled: whether its range will not become narrower, and
+    readings behind it cannot withdraw it any more.
     """
 
     regression_id: int
@@ -61,7 +63,8 @@ class LaterChange:
 
 @dataclass(frozen=True, slots=True)
 class OpenChange:
-    """A confirmed change that is open, with the series that show it. base_sha: the last commit without it."""
+    """A confirmed or unpaired change that is open, with the series that show it. base_sha: the last commit without
+    it."""
 
     regression_id: int
     operator: str
@@ -80,12 +83,12 @@ def list_open_changes(session: Session, operator_id: int, device_id: int) -> lis
     SELECT regressions.id AS regression_id, operators.name AS operator, url AS repository_url,
            devices.kind AS device_kind, direction, base.sha AS base_sha,
            (SELECT coalesce(jsonb_agg(series_id ORDER BY series_id), '[]') FROM regression_series AS member
-            WHERE member.regression_id = regressions.id AND member.verdict = 'confirmed') AS series,
+            WHERE member.regression_id = regressions.id AND member.verdict = regressions.verdict) AS series,
            definitions_url, definitions_sha
     FROM regressions JOIN operators ON operators.id = operator_id
     JOIN repositories ON repositories.id = operators.repository_id JOIN devices ON devices.id = device_id
     JOIN commits AS base ON base.id = base_commit_id
-    WHERE operator_id = :operator_id AND device_id = :device_id AND {_OPEN} AND direction <> 'faster'
+    WHERE operator_id = :operator_id AND device_id = :device_id AND {_CLOSABLE} AND direction <> 'faster'
     ORDER BY regressions.id
     """
     return fetch(session, OpenChange, sql, operator_id=operator_id, device_id=device_id)
@@ -114,18 +117,26 @@ def list_later_checks(session: Session, operator_id: int, device_id: int) -> lis
     return fetch(session, LaterCheck, sql, operator_id=operator_id, device_id=device_id)
 
 
-def list_later_changes(session: Session, operator_id: int, device_id: int) -> list[LaterChange]:
-    """All confirmed changes of time on the line of every open slow-down, from itself on, by series, oldest first."""
+def list_later_changes(session: Session, operator_id: int, device_id: int, final_readings: int) -> list[LaterChange]:
+    """All confirmed changes of time on the line of every open slow-down, from itself on, by series, oldest first.
+
+    Of slow-downs that nothing measured here decided, the unpaired ones, too: those of history alone. final_readings:
+    later commits with which a suspicion of history alone is not withdrawn any more.
+    """
     # Times after the base of the next change would count what that one did for this one.
     sql = f"""
     SELECT changes.regression_id, changes.series_id, other_id, is_first, is_settled, commit_id, sha, ordinal, ratio,
            before_ns, after.median_ns AS after_ns, metric, protocol
     FROM (
     SELECT regressions.id AS regression_id, member.series_id, other.id AS other_id,
-           other.id = regressions.id AS is_first, other.settled_at IS NOT NULL AS is_settled,
+           other.id = regressions.id AS is_first,
+           other.settled_at IS NOT NULL AND (other.verdict = 'confirmed' OR other.id = regressions.id OR (
+               SELECT count(DISTINCT points.commit_id) FROM points
+               WHERE points.series_id = member.series_id AND points.ordinal > other_head.ordinal
+                 AND {on_line("points.commit_id", *_LINE)}) >= :final_readings) AS is_settled,
            other.head_commit_id AS commit_id, other_head.sha, other_head.ordinal,
-           CASE WHEN shown.verdict = 'confirmed' THEN shown.ratio WHEN shown.verdict = 'dismissed' THEN 1.0 END
-                AS ratio,
+           CASE WHEN shown.verdict = 'confirmed' THEN shown.ratio WHEN shown.verdict = 'dismissed' THEN 1.0
+                WHEN other.verdict = 'suspected' THEN shown.suspected_ratio END AS ratio,
            before.median_ns AS before_ns, before.environment_id, before.card_id, series.metric, series.protocol,
            line.*, lead(other_base.ordinal) OVER (
                PARTITION BY regressions.id, member.series_id ORDER BY other_head.ordinal, other.id
@@ -136,8 +147,12 @@ def list_later_changes(session: Session, operator_id: int, device_id: int) -> li
     JOIN commits AS base ON base.id = regressions.base_commit_id
     LEFT JOIN LATERAL {line_of("head.id")} AS line ON true
     JOIN regressions AS other ON other.operator_id = regressions.operator_id
-         AND other.device_id = regressions.device_id AND other.verdict = 'confirmed' AND other.state <> 'invalid'
-         AND other.direction <> 'broken'
+         AND other.device_id = regressions.device_id AND other.state <> 'invalid' AND other.direction <> 'broken'
+         AND (other.verdict = 'confirmed' OR other.verdict = 'suspected' AND other.settled_at IS NOT NULL
+              AND NOT EXISTS (
+                  SELECT FROM trials JOIN jobs ON jobs.id = trials.job_id
+                  JOIN submissions ON submissions.id = jobs.submission_id
+                  WHERE trials.regression_id = regressions.id AND submissions.origin NOT IN ('bundle', 'example')))
     JOIN commits AS other_head ON other_head.id = other.head_commit_id
     JOIN commits AS other_base ON other_base.id = other.base_commit_id
     LEFT JOIN regression_series AS shown ON shown.regression_id = other.id AND shown.series_id = member.series_id
@@ -146,8 +161,8 @@ def list_later_changes(session: Session, operator_id: int, device_id: int) -> li
           AND points.ordinal <= base.ordinal AND {on_line("points.commit_id", *_LINE)}
         ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
     ) AS before ON true
-    WHERE regressions.operator_id = :operator_id AND regressions.device_id = :device_id AND {_OPEN}
-      AND regressions.direction = 'slower' AND member.verdict = 'confirmed'
+    WHERE regressions.operator_id = :operator_id AND regressions.device_id = :device_id AND {_CLOSABLE}
+      AND regressions.direction = 'slower' AND member.verdict = regressions.verdict
       AND (other.id = regressions.id OR other_base.ordinal >= head.ordinal)
       AND {on_line("other_head.id", *_LINE)} AND {on_line("other_base.id", *_LINE)}
     ) AS changes
@@ -160,7 +175,8 @@ def list_later_changes(session: Session, operator_id: int, device_id: int) -> li
     ) AS after ON true
     ORDER BY changes.regression_id, changes.series_id, changes.ordinal, other_id
     """
-    return fetch(session, LaterChange, sql, operator_id=operator_id, device_id=device_id)
+    values = {"operator_id": operator_id, "device_id": device_id, "final_readings": final_readings}
+    return fetch(session, LaterChange, sql, **values)
 
 
 @dataclass(frozen=True, slots=True)

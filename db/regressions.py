@@ -748,7 +748,9 @@ def copy_members(s: Session, source_id: int, target_id: int) -> None:
 def close_as(s: Session, regression_id: int, state: Triage, commit_id: int, note: str) -> None:
     """Closes a change by the commit that ended it, unless somebody has closed it meanwhile."""
     regression = _get(s, regression_id)
-    if regression.verdict == Verdict.CONFIRMED and regression.state in (Triage.NEW, Triage.ACKNOWLEDGED):
+    is_unpaired = regression.verdict == Verdict.SUSPECTED and regression.settled_at is not None
+    is_known = regression.verdict == Verdict.CONFIRMED or is_unpaired
+    if is_known and regression.state in (Triage.NEW, Triage.ACKNOWLEDGED):
         regression.fixed_by_commit_id = commit_id
         set_triage(s, regression_id, state, SERVICE, note)
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import SIGNAL, fetch, metric_choice
-from warpwatch.db.regressions import CAN_CONFIRM, IS_OPEN, ON_LINE, PHASE
+from warpwatch.db.regressions import CAN_CONFIRM, IS_OPEN, IS_SUSPECTED, ON_LINE, PHASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,7 @@ JOIN commits AS head ON head.id = regressions.head_commit_id
 WHERE operators.repository_id = :repository_id
   AND (CAST(:operator_id AS bigint) IS NULL OR operators.id = :operator_id)
   AND regressions.device_id = :device_id AND member.fixed_by_commit_id IS NULL
-  AND (({IS_OPEN} AND member.verdict = 'confirmed')
-       OR (regressions.verdict = 'suspected' AND regressions.state <> 'invalid'))
+  AND (({IS_OPEN} AND member.verdict = 'confirmed') OR {IS_SUSPECTED})
   AND {ON_LINE}
 ORDER BY regressions.id DESC LIMIT :limit
 """

@@ -129,7 +129,7 @@ WITH candidates AS MATERIALIZED (
     JOIN commits AS base ON base.id = regressions.base_commit_id
     JOIN commits AS head ON head.id = regressions.head_commit_id
     WHERE operators.repository_id = :repository_id AND regressions.device_id = :device_id AND {IS_SUSPECTED}
-      AND member.verdict <> 'dismissed' AND {ON_LINE}
+      AND member.verdict <> 'dismissed' AND member.fixed_by_commit_id IS NULL AND {ON_LINE}
     ORDER BY member.series_id, {RANK} DESC, {SEVERITY} DESC, regressions.id
 )
 SELECT cells.operator, cells.case_key AS case, cells.variant,

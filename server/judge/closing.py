@@ -34,6 +34,7 @@ from warpwatch.db.regressions import SuspectedSeries, close_as, find_same, link_
 from warpwatch.db.triage import SERVICE, set_triage
 from warpwatch.server.history.mirror import Mirrors
 from warpwatch.server.judge.writing import VerdictWriter
+from warpwatch.server.verdicts.changes import AFTER
 from warpwatch.server.verdicts.steps import NewSuspicion
 from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
 
@@ -70,7 +71,7 @@ def close_changes(
     with database.session() as session:
         changes = list_open_changes(session, operator_id, device_id)
         checks = list_later_checks(session, operator_id, device_id) if changes else []
-        later = list_later_changes(session, operator_id, device_id) if changes else []
+        later = list_later_changes(session, operator_id, device_id, AFTER) if changes else []
     for change in changes:
         ends = find_ends(
             change,

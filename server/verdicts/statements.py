@@ -159,7 +159,9 @@ def state_regression(row: RegressionRow) -> Statement:
     )
     if row.verdict in (Verdict.DISMISSED, Verdict.UNSURE):
         return about
-    return _stated(about, row.verdict, row.direction, row.phase, can_confirm=row.can_confirm)
+    # What history alone suspects keeps its phase when later readings end it.
+    phase = row.state if row.state in ENDED else row.phase
+    return _stated(about, row.verdict, row.direction, phase, can_confirm=row.can_confirm)
 
 
 def state_change(

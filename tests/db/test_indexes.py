@@ -421,7 +421,7 @@ def read_branches(world: World) -> None:
         read_decision(s, 1)
         list_open_changes(s, world.operator, world.device)
         list_later_checks(s, world.operator, world.device)
-        list_later_changes(s, world.operator, world.device)
+        list_later_changes(s, world.operator, world.device, 8)
         list_merged_changes(s)
 
 

@@ -15,11 +15,18 @@ from tests.server.listener import listening
 from tests.server.test_foreign import SUSPECTED, post, results
 from tests.server.test_forge import forge, linked, notifier, settings
 from warpwatch import git
+from warpwatch.contract.words import Verdict
+from warpwatch.db import regressions
 from warpwatch.db.database import Database
+from warpwatch.db.regressions import SeriesDecision
+from warpwatch.server.history.mirror import Mirrors
+from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.http.alarm_cache import Alarms
 from warpwatch.server.judge import Judge
+from warpwatch.server.judge.closing import close_changes
 from warpwatch.server.threads.channel_notifier import ChannelNotifier
 from warpwatch.server.threads.forge_notifier import ForgeNotifier
+from warpwatch.server.verdicts.changes import AFTER
 from warpwatch.settings import Settings
 
 __all__ = ["forge", "linked", "notifier", "settings"]
@@ -113,3 +120,71 @@ def test_an_import_is_judged_beside_the_longer_one_of_another_repository(
     with database.session() as session:
         judged = list(session.scalars(text("SELECT id FROM jobs ORDER BY judged_at")))
     assert judged == [first, alone, second, third]
+
+
+@pytest.mark.parametrize("behind", [7, 10], ids=["too early to tell", "over"])
+def test_a_slow_down_that_later_readings_undo_is_open_nowhere(
+    client: TestClient, lab: Lab, settings: Settings, database: Database, behind: int
+) -> None:
+    git.update_mirror(str(lab.source), settings.home)
+    times = [20_000.0] * 6 + [26_000.0] * 6 + [20_000.0] * behind
+    jobs = [lab.bench(at, {("v1", CASES[0]): ns + at % 3}, origin="bundle") for at, ns in enumerate(times)]
+    near = [jobs[7], jobs[13]]
+    with database.session() as session:
+        session.execute(text("UPDATE jobs SET judged_at = now() WHERE id <> ALL(:near)"), {"near": near})
+    Judge(settings, database).sweep()
+    kernels = {"repository": "kernels"}
+    rows = {row["direction"]: row for row in client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]}
+    slower, faster = rows["slower"], rows["faster"]
+    assert (slower["head_sha"], faster["head_sha"]) == (lab.shas[6], lab.shas[12])
+    is_over = behind >= AFTER
+    ended = ("fixed", lab.shas[12]) if is_over else ("new", None)
+    assert (slower["state"], slower["fixed_by_sha"], faster["state"]) == (*ended, "new")
+    tabs = {
+        tab: [row["id"] for row in client.get("/api/v1/regressions", params=kernels | {"tab": tab}).json()["items"]]
+        for tab in ("open", "suspected", "closed")
+    }
+    assert tabs["open"] == []
+    assert sorted(tabs["suspected"]) == sorted([faster["id"]] + [slower["id"]] * (not is_over))
+    assert tabs["closed"] == [slower["id"]] * is_over
+    suspected = 1 if is_over else 2
+    assert client.get("/api/v1/home").json()["items"][0]["suspected"] == suspected
+    assert f"{suspected} suspected" in client.get("/api/v1/badges/kernels.svg").text
+    brief = client.get("/api/v1/regressions", params=kernels | {"tab": "suspected", "brief": "true"}).json()
+    assert len(brief["items"]) == suspected
+    for page in ("/", "/kernels/square"):
+        shown = client.get(page, params=kernels).text
+        assert f"/regressions/{faster['id']}" in shown
+        assert (f"/regressions/{slower['id']}" in shown) != is_over, page
+    submission = client.get(f"/api/v1/jobs/{jobs[6]}").json()["job"]["submission_id"]
+    report = client.get(f"/api/v1/submissions/{submission}/report").json()
+    assert [row["kind"] for row in report["rows"]] == ["suspected"] * (not is_over)
+
+
+@pytest.mark.parametrize("is_tried_here", [False, True])
+def test_history_ends_only_what_no_trial_here_confirmed(
+    lab: Lab, settings: Settings, database: Database, is_tried_here: bool
+) -> None:
+    git.update_mirror(str(lab.source), settings.home)
+    for at in range(3 + AFTER):
+        lab.bench(at, {("v1", CASES[0]): 26_000.0 if at == 1 else 20_000.0}, origin="bundle")
+    slower, _ = lab.confirm(0, 1)
+    with database.session() as session:
+        decision = SeriesDecision(1, Verdict.CONFIRMED, 1.3, 1.28, 1.32)
+        regressions.decide(session, slower, Verdict.CONFIRMED, ratio=1.3, low=1.28, high=1.32, series=[decision])
+        if not is_tried_here:
+            session.execute(text("UPDATE submissions SET origin = 'bundle'"))
+        faster = regressions.open_suspicion(
+            session,
+            operator_id=1,
+            device_id=lab.device,
+            direction="faster",
+            ratio=1 / 1.3,
+            series=[(1, 1 / 1.3)],
+            base_commit_id=lab.commits[lab.shas[1]],
+            head_commit_id=lab.commits[lab.shas[2]],
+        )
+        assert faster is not None
+        for number in (slower, faster):
+            regressions.settle(session, number)
+    assert close_changes(database, Mirrors(settings, SourceCache()), 1, lab.device) == (not is_tried_here)
