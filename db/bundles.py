@@ -13,6 +13,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.catalogue import Catalogue, CommitInfo
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobState, RunState
@@ -124,7 +125,7 @@ def _import_job(
     request = bundled.request
     for sha in (request.sha, request.base_sha):
         if sha is not None and sha not in commits:
-            raise OutcomeError(f"the bundle measures the commit {sha[:12]}, but does not describe it")
+            raise OutcomeError(f"the bundle measures the commit {short_sha(sha)}, but does not describe it")
     environment = bundled.outcome.environment
     job = JobRecord(
         submission_id=submission.id,

@@ -198,8 +198,7 @@ IS_SUSPECTED = "(regressions.verdict = 'suspected' AND regressions.state IN ('ne
 IS_UNPAIRED = "(regressions.verdict = 'suspected' AND regressions.settled_at IS NOT NULL)"
 """SQL: whether a change is suspected and nothing can be measured for it, as its results come from elsewhere."""
 SUPERSEDED = "regressions.state = 'invalid' AND regressions.triaged_at IS NULL"
-"""Regressions that the server itself took for the wider range of another regression, or for the same change: no person
-called them invalid."""
+"""Regressions that the server itself called invalid: they are the wider range of another one, or the same change."""
 TAB = f"""
 CASE WHEN {SUPERSEDED} THEN NULL
      WHEN regressions.verdict IN ('dismissed', 'unsure') OR regressions.state NOT IN ('new', 'acknowledged')

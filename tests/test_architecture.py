@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from warpwatch.contract.commit_ids import SHORT_SHA
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("warpwatch", "worker", "db", "server", "kernels")
@@ -257,6 +260,14 @@ def test_native_files_and_templates_stay_small() -> None:
     templates = list((ROOT / "web" / "templates").rglob("*.html"))
     assert templates
     assert [path.name for path in templates if len(path.read_text().splitlines()) > TEMPLATE_LINES] == []
+
+
+def test_one_function_shortens_the_ids_of_commits() -> None:
+    """Commands and names of files hold 12 digits, a refusal of what is no id more."""
+    files = [*python_files(), *(ROOT / "web" / "templates").rglob("*.html")]
+    cut = re.compile(r"sha(['\"]\])?\[:(?!12\]|80\])\d+\]")
+    assert [path.name for path in files if cut.search(path.read_text())] == []
+    assert f"const SHORT = {SHORT_SHA};" in (ROOT / "web" / "static" / "charts.js").read_text()
 
 
 def test_cuda_files_need_no_torch() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warpwatch import git
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.destinations import Destinations
 from warpwatch.project import FILE_NAME, parse_project
@@ -98,7 +99,9 @@ def bring(version: DefinitionsVersion, home: Path) -> Path:
         newest_version(DefinitionsSource(version.url), home)
         if not git.holds(mirror, version.sha):
             if not _is_repository(Path(version.url)) and Path(version.url).is_dir():
-                raise DefinitionsError(f"the folder {version.url} holds another version than {version.sha[:12]} by now")
+                raise DefinitionsError(
+                    f"the folder {version.url} holds another version than {short_sha(version.sha)} by now"
+                )
             git.fetch_commit(version.url, mirror, version.sha)
     return mirror
 

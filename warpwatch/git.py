@@ -25,6 +25,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from warpwatch.contract.catalogue import CommitInfo as CommitInfo
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.destinations import DestinationError, Destinations, UnknownHostError, host_of, uses_proxy
 
 MAX_RANGE = 1000
@@ -421,7 +422,7 @@ def merge_base(mirror: Path, sha: str, other: str) -> str:
     try:
         return git("merge-base", sha, other, cwd=mirror).split()[0]
     except (GitError, IndexError):
-        raise UnknownRefError(f"{sha[:9]} and {other[:9]} have no commit in common") from None
+        raise UnknownRefError(f"{short_sha(sha)} and {short_sha(other)} have no commit in common") from None
 
 
 def first_parents_since(mirror: Path, sha: str, oldest: str) -> set[str]:
@@ -448,7 +449,7 @@ def path(mirror: Path, base: str, head: str) -> list[str]:
     while line[-1] != base:
         following = [parent for parent in parents.get(line[-1], []) if parent in parents or parent == base]
         if not following:
-            raise GitError(f"{head[:9]} does not descend from {base[:9]}")
+            raise GitError(f"{short_sha(head)} does not descend from {short_sha(base)}")
         line.append(following[0])
     return line[::-1]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from warpwatch import git
+from warpwatch.contract.commit_ids import short_sha
 
 MAX_BYTES = 900_000
 """Size of a patch; a server takes requests of a megabyte."""
@@ -117,7 +118,7 @@ def _write_tree(mirror: Path, base_sha: str, patch: Path, index: Path, environme
             memory_bytes=_MEMORY_BYTES,
         )
     except git.GitError as error:
-        raise PatchError(f"the patch does not apply to {base_sha[:9]}: {error}") from error
+        raise PatchError(f"the patch does not apply to {short_sha(base_sha)}: {error}") from error
     return git.git("write-tree", cwd=mirror, index=index, environment=environment, config=_CONFIG).strip()
 
 

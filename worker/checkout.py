@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from warpwatch import __version__
 from warpwatch.contract.activities import Activity, Stopwatch
 from warpwatch.contract.catalogue import MOST_TIMEOUT_FACTOR, Catalogue, OperatorEntry
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.spec import ADDRESS
@@ -184,7 +185,9 @@ class Checkout:
                 return _with_entry(self._catalogue(None, reporter), operator)
             except ChildFailure:
                 self.loads_together = False
-                reporter.log(f"the operator files of {self.sha[:12]} do not load together; loading {operator} alone")
+                reporter.log(
+                    f"the operator files of {short_sha(self.sha)} do not load together; loading {operator} alone"
+                )
         return _with_entry(self._catalogue(operator, reporter), operator)
 
     def build_package(self, reporter: Reporter) -> None:

@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 
 from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.outcome import Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest
@@ -123,7 +124,7 @@ class _Job:
         if declared.failure is not None:
             return replace(outcome, findings=known_findings(request, declared.failure))
         if declared.entry is None:
-            raise CannotRunError(f"commit {request.sha[:12]} has no operator {request.operator!r}")
+            raise CannotRunError(f"commit {short_sha(request.sha)} has no operator {request.operator!r}")
         return self._measure_all(outcome, declared.entry)
 
     def _measure_all(self, outcome: Outcome, entry: OperatorEntry) -> Outcome:
@@ -136,7 +137,7 @@ class _Job:
             self._tools.time_limits(outcome.peaks, self._reporter),
         )
         if not cells.total:
-            raise CannotRunError(f"commit {self._request.sha[:12]} has none of the variants and cases asked for")
+            raise CannotRunError(f"commit {short_sha(self._request.sha)} has none of the variants and cases asked for")
         if spec.sanitize is not None:
             try:
                 self._checkout.sanitize(find_sanitizer(spec.sanitize, host.kind))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from warpwatch import __version__, telemetry
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.claims import ClaimedJob, EndingKind, RunEnding, WorkerDescription
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.data_folder import judgements_folder, secret_paths, undelivered_folder
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.words import HOST_REASONS, Reason
@@ -168,7 +169,12 @@ class _Worker:
         JOB_ID.set(job.job_id)
         request, begin = job.request, time.monotonic()
         _log.info(
-            "job %d: %s %s at %s, attempt %d", job.job_id, request.kind, request.operator, request.sha[:12], job.attempt
+            "job %d: %s %s at %s, attempt %d",
+            job.job_id,
+            request.kind,
+            request.operator,
+            short_sha(request.sha),
+            job.attempt,
         )
         name = f"{request.kind} {request.operator}"
         with (

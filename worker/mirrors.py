@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warpwatch import CONTRACT, git
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.spec import DefinitionsVersion, SourcePatch
 from warpwatch.definitions import bring
 from warpwatch.patches import PatchError, apply_patch
@@ -51,7 +52,7 @@ def mirror_commit(
         branches = git.git("for-each-ref", "--count=1", f"--contains={sha}", "refs/heads", cwd=mirror)
         if not branches.strip():
             raise UntrustedCommitError(
-                f"no branch holds commit {sha[:12]}, and this worker has the isolation {isolation!r} instead of "
+                f"no branch holds commit {short_sha(sha)}, and this worker has the isolation {isolation!r} instead of "
                 f"{wanted!r}: measure it on another worker, or set WARPWATCH_FORK_ISOLATION"
             )
     return MirroredCommit(mirror, sha, project_of(settings.home, mirror, sha, definitions), definitions)
@@ -67,7 +68,7 @@ def bring_patch(home: Path, url: str, patch: SourcePatch, sha: str) -> None:
     except PatchError as error:
         raise CannotRunError(str(error)) from error
     if made.sha != sha:
-        raise CannotRunError(f"the patch makes commit {made.sha[:12]} here and {sha[:12]} on the server")
+        raise CannotRunError(f"the patch makes commit {short_sha(made.sha)} here and {short_sha(sha)} on the server")
 
 
 def project_of(home: Path, mirror: Path, sha: str, definitions: DefinitionsVersion | None) -> Project:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.messages import CasesReply
 from warpwatch.contract.outcome import Finding, PartialOutcome
 from warpwatch.contract.spec import JobRequest, JobSpec, KnownNames, named_environment
@@ -238,7 +239,7 @@ def with_pairs(plan: JobPlan, reporter: Reporter) -> JobPlan:
     variants = [item.name for item in choose_variants(entry, request.spec) if head.host.kind in item.devices]
     pairs = [(name, case.key) for case in choose_cases(entry, request.spec, request.kind) for name in variants]
     if not pairs:
-        raise CannotRunError(f"commit {request.sha[:12]} has none of the variants and cases asked for")
+        raise CannotRunError(f"commit {short_sha(request.sha)} has none of the variants and cases asked for")
     return replace(plan, request=replace(request, spec=replace(request.spec, pairs=pairs)))
 
 

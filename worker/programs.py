@@ -11,6 +11,7 @@ from pathlib import Path
 
 from warpwatch import CONTRACT
 from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import ProgramReply
 from warpwatch.contract.outcome import Finding, Outcome
@@ -192,7 +193,7 @@ def _findings(request: JobRequest, run: ProgramRun, device_kind: str) -> list[Fi
         return [Finding(VARIANT, name, run.status, run.message) for name in names]
     findings = [item for item in list_findings(run.results, device_kind) if chosen is None or item.case in chosen]
     if not findings:
-        raise CannotRunError(f"commit {request.sha[:12]} has none of the benchmarks asked for")
+        raise CannotRunError(f"commit {short_sha(request.sha)} has none of the benchmarks asked for")
     return findings if request.kind == JobKind.BENCH else [replace(item, bench=None) for item in findings]
 
 

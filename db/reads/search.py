@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.commit_ids import SHORT_SHA
 from warpwatch.db.reads.query import MAX_PAGE, Page, fetch
 
 
@@ -29,7 +30,7 @@ class SearchRow:
 # and jobs are found through the operators of the repository, cases through their operator, commits by the words of
 # their subject and author (ix_commits_words) or the beginning of their SHA. A case is found once it was benchmarked,
 # because its page is a history.
-_SEARCH = """
+_SEARCH = f"""
 WITH own AS (SELECT id, name, summary FROM operators WHERE repository_id = :repository_id),
 operator_rows AS (
     SELECT 1 AS rank, name AS place, 'operator' AS kind, name AS key, name AS title, summary AS detail,
@@ -38,7 +39,7 @@ operator_rows AS (
     ORDER BY name NOT ILIKE ALL(:patterns), name LIMIT :cut
 ),
 sha_rows AS (
-    SELECT 0, sha, 'commit', sha, left(sha, 8) || ' ' || subject, author, CAST(NULL AS text), NULL
+    SELECT 0, sha, 'commit', sha, left(sha, {SHORT_SHA}) || ' ' || subject, author, CAST(NULL AS text), NULL
     FROM commits WHERE repository_id = :repository_id AND patch_id IS NULL AND CAST(:sha AS text) IS NOT NULL
          AND sha >= :sha AND sha < :sha || 'g'
     ORDER BY sha LIMIT :cut
@@ -63,8 +64,8 @@ case_rows AS (
     WHERE own.name || ' ' || cases.key ILIKE ALL(:patterns) ORDER BY own.name, cases.id LIMIT :cut
 ),
 commit_rows AS (
-    SELECT 4, lpad(CAST(9999999999 - ordinal AS text), 10, '0'), 'commit', sha, left(sha, 8) || ' ' || subject, author,
-           CAST(NULL AS text), NULL
+    SELECT 4, lpad(CAST(9999999999 - ordinal AS text), 10, '0'), 'commit', sha,
+           left(sha, {SHORT_SHA}) || ' ' || subject, author, CAST(NULL AS text), NULL
     FROM commits WHERE repository_id = :repository_id AND patch_id IS NULL AND CAST(:words AS text) <> ''
          AND to_tsvector('simple', left(subject, 500) || ' ' || left(author, 100)) @@ to_tsquery('simple', :words)
          AND (CAST(:sha AS text) IS NULL OR sha < :sha OR sha >= :sha || 'g')

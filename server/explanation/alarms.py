@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 from typing import Literal, get_args
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.environment import card_name
 from warpwatch.contract.words import Reason
 from warpwatch.db.cards import DriftRow, list_drifts
@@ -23,6 +24,7 @@ from warpwatch.db.reads.alarms import (
     list_stale_workers,
     list_unfit_devices,
 )
+from warpwatch.db.reads.devices import list_device_names
 from warpwatch.db.reads.missing import BEFORE, REMOVALS, VANISHED_DAYS, MissingCause, MissingResults, list_missing
 from warpwatch.db.reads.query import Session
 from warpwatch.server.reports.formats import change
@@ -67,28 +69,29 @@ def list_alarms(
     session: Session, now: datetime, lease_seconds: float, repository_id: int | None = None
 ) -> list[AlarmRow]:
     """Every alarm of the service and of one repository, or of all, in the order of AlarmKind."""
+    names = list_device_names(session)
     alarms = [
-        *map(_stale_device, list_stale_devices(session, now, lease_seconds)),
+        *(_stale_device(row, names[row.device_key]) for row in list_stale_devices(session, now, lease_seconds)),
         *map(_stale_worker, list_stale_workers(session, now, lease_seconds)),
         *map(_paused_worker, list_paused_workers(session, now, lease_seconds)),
-        *map(_unfit_device, list_unfit_devices(session, now, lease_seconds)),
-        *map(_shared_device, list_shared_devices(session, now, lease_seconds)),
-        *_slower_cards(list_drifts(session, now)),
-        *map(_missing_results, list_missing(session, now, repository_id)),
+        *(_unfit_device(row, names[row.device_key]) for row in list_unfit_devices(session, now, lease_seconds)),
+        *(_shared_device(row, names[row.device_key]) for row in list_shared_devices(session, now, lease_seconds)),
+        *_slower_cards(list_drifts(session, now), names),
+        *(_missing_results(row, names[row.device_key]) for row in list_missing(session, now, repository_id)),
     ]
     return sorted(
         alarms, key=lambda row: (_ORDER.index(row.kind), row.repository, row.operator, row.device_key, row.variant)
     )
 
 
-def _stale_device(device: StaleDevice) -> AlarmRow:
+def _stale_device(device: StaleDevice, name: str) -> AlarmRow:
     jobs = "1 job waits" if device.queued == 1 else f"{device.queued} jobs wait"
-    name = "cuda:0" if device.device_kind == "cuda" else "cpu"
+    option = "cuda:0" if device.device_kind == "cuda" else "cpu"
     return AlarmRow(
         "stale_device",
         max(device.oldest_at, device.last_heard_at or device.oldest_at),
-        f"{jobs} for {device.device_key}, and no worker for it is alive",
-        f"start one there with `warpwatch worker --device {name}`, or cancel what waits",
+        f"{jobs} for {name}, and no worker for it is alive",
+        f"start one there with `warpwatch worker --device {option}`, or cancel what waits",
         device_key=device.device_key,
         job_id=device.job_id,
     )
@@ -129,29 +132,29 @@ def _paused_worker(worker: PausedWorker) -> AlarmRow:
     )
 
 
-def _unfit_device(device: UnfitDevice) -> AlarmRow:
+def _unfit_device(device: UnfitDevice, name: str) -> AlarmRow:
     jobs = "1 job failed for it" if device.failed == 1 else f"{device.failed} jobs failed for it"
     return AlarmRow(
         "unfit",
         device.since,
-        f"{device.device_key}: {device.trouble}" + (f"; {jobs}" if device.failed else ""),
+        f"{name}: {device.trouble}" + (f"; {jobs}" if device.failed else ""),
         "end what else uses the device or let it cool; then retry what failed",
         device_key=device.device_key,
         job_id=device.job_id,
     )
 
 
-def _shared_device(device: SharedDevice) -> AlarmRow:
+def _shared_device(device: SharedDevice, name: str) -> AlarmRow:
     return AlarmRow(
         "shared_device",
         device.since,
-        f"{len(device.workers)} workers measure on one {device.device_key}: {', '.join(device.workers)}",
+        f"{len(device.workers)} workers measure on one {name}: {', '.join(device.workers)}",
         "stop all but one: they disturb each other's times",
         device_key=device.device_key,
     )
 
 
-def _slower_cards(drifts: Sequence[DriftRow]) -> Iterator[AlarmRow]:
+def _slower_cards(drifts: Sequence[DriftRow], names: Mapping[str, str]) -> Iterator[AlarmRow]:
     """Cards whose unchanged series all became slower."""
     for _, group in groupby(drifts, key=lambda row: row.card_id):
         rows = list(group)
@@ -162,7 +165,7 @@ def _slower_cards(drifts: Sequence[DriftRow]) -> Iterator[AlarmRow]:
             yield AlarmRow(
                 "slower_card",
                 since,
-                f"card {card} of {rows[0].device_key} lost {1 - 1 / loss.ratio:.1%} since {since:%Y-%m-%d}: "
+                f"card {card} of {names[rows[0].device_key]} lost {1 - 1 / loss.ratio:.1%} since {since:%Y-%m-%d}: "
                 f"{loss.pairs} series of {len(rows)} operators with unchanged code take {change(loss.ratio)} "
                 f"({change(loss.low)} … {change(loss.high)})",
                 "look at its clocks, cooling and power limit, and at what else runs on its host; trials go on, since "
@@ -172,11 +175,11 @@ def _slower_cards(drifts: Sequence[DriftRow]) -> Iterator[AlarmRow]:
             )
 
 
-def _missing_results(fact: MissingResults) -> AlarmRow:
+def _missing_results(fact: MissingResults, device: str) -> AlarmRow:
     return AlarmRow(
         "vanished" if fact.cause in REMOVALS else "missing",
         fact.since,
-        _missing_message(fact),
+        _missing_message(fact, device),
         _missing_remedy(fact),
         repository=fact.repository,
         operator=fact.operator,
@@ -188,8 +191,9 @@ def _missing_results(fact: MissingResults) -> AlarmRow:
     )
 
 
-def _missing_message(fact: MissingResults) -> str:
-    operator, device, sha = fact.operator, fact.device_key, fact.commit_sha[:8]
+def _missing_message(fact: MissingResults, device: str) -> str:
+    """device: its name."""
+    operator, sha = fact.operator, short_sha(fact.commit_sha)
     variant = f"{fact.variant} of {operator}"
     match fact.cause:
         case MissingCause.JOB_FAILED:
@@ -204,7 +208,7 @@ def _missing_message(fact: MissingResults) -> str:
         case MissingCause.OPERATOR_REMOVED:
             return (
                 f"{operator} is not in the catalogue of {sha} any more; "
-                f"it was last measured on {device} at {fact.last_sha[:8]}"
+                f"it was last measured on {device} at {short_sha(fact.last_sha)}"
             )
         case MissingCause.VARIANT_REMOVED:
             start = f"{variant} is not in"

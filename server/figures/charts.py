@@ -13,6 +13,7 @@ from math import exp
 from typing import Any
 from urllib.parse import urlencode
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import ChangeDirection
 from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark
 from warpwatch.db.regressions import RegressionSeriesRow
@@ -31,7 +32,6 @@ from warpwatch.server.reports.formats import (
     rounded,
     shape,
     share,
-    short,
     unit_of,
 )
 from warpwatch.server.reports.wording import statement_words
@@ -323,9 +323,9 @@ def _is_decided(history: SeriesHistory, step: LevelShift) -> bool:
 def _step_hover(history: SeriesHistory, point: PointRow, step: LevelShift) -> list[str]:
     return [
         _commit_address(history, point.commit_sha),
-        short(point.commit_sha),
+        short_sha(point.commit_sha),
         escape(_shortened(point.subject)),
-        f"{escape(history.series.variant)}, shift in {short(step.base_sha)}..{short(step.head_sha)}",
+        f"{escape(history.series.variant)}, shift in {short_sha(step.base_sha)}..{short_sha(step.head_sha)}",
         change(step.ratio),
         "same code at both ends: noise or the machine"
         if step.is_code_changed is False
@@ -367,7 +367,7 @@ def _row_of(history: SeriesHistory, _mark: StatusMark) -> str:
 def _mark_hover(history: SeriesHistory, mark: StatusMark) -> list[str]:
     return [
         _commit_address(history, mark.commit_sha),
-        short(mark.commit_sha),
+        short_sha(mark.commit_sha),
         f"{escape(history.series.variant)}, {mark.kind}",
         escape(_shortened(headline(mark.message))),
         STATUS_NAMES[mark.status],

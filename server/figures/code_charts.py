@@ -6,12 +6,12 @@ from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.db.reads.builds import CodeCommit, CodeHistory, CodeSeries, KernelCode
 from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.figures.charts import Figure, plain_layout
 from warpwatch.server.figures.history_view import commit_axis
 from warpwatch.server.figures.palette import PALETTE
-from warpwatch.server.reports.formats import short
 
 QUANTITIES = {
     "registers": "registers per thread",
@@ -91,7 +91,7 @@ def _line(
         "customdata": [
             [
                 f"/commits/{commit.sha}?{urlencode({'repository': repository})}",
-                short(commit.sha),
+                short_sha(commit.sha),
                 escape(commit.subject[:70]),
             ]
             for commit in commits

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import JobKind
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.occupancy import DeviceRun, QueuedJob
 from warpwatch.server.intake.budget import CandidateJob, CostEstimates
-from warpwatch.server.reports.formats import kind_name, plural, short, span
+from warpwatch.server.reports.formats import kind_name, plural, span
 
 WIDTH, LEFT, ROW, AXIS = 1160.0, 190.0, 30, 22
 PAST = timedelta(hours=6)
@@ -143,7 +144,9 @@ def _ticks(first: datetime, last: datetime, now: datetime, scale: float, height:
 def _block(block: GanttBlock, start: float, end: float, y: int) -> str:
     length = span((block.end - block.start).total_seconds())
     about = "about " if block.state in ("running", "queued") else ""
-    title = f"Job {block.job_id}, {block.state}: {kind_name(block.kind)} {block.operator} at {short(block.commit_sha)}"
+    title = (
+        f"Job {block.job_id}, {block.state}: {kind_name(block.kind)} {block.operator} at {short_sha(block.commit_sha)}"
+    )
     width = max(end - start - 0.5, 1.0)
     place = f'x="{start:.1f}" y="{y + 4}" width="{width:.1f}" height="{ROW - 10}" rx="2"'
     rectangle = f"<rect {place}><title>{escape(title)}, {about}{length}</title></rect>"

@@ -8,10 +8,11 @@ from html import escape
 from itertools import accumulate
 from typing import Any
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import ChangeDirection, ChangePhase
 from warpwatch.db.reads.history import SeriesChange, SeriesHistory, SidePoint
 from warpwatch.server.figures.history_view import CommitAxis, HeightScale
-from warpwatch.server.reports.formats import absolute, change, duration, short
+from warpwatch.server.reports.formats import absolute, change, duration
 
 Figure = dict[str, Any]
 SLOWER, FASTER, SAME = "#d2453a", "#2f9e6a", "#8a8f98"
@@ -142,7 +143,7 @@ def side_points(histories: Sequence[SeriesHistory], axis: CommitAxis, scale: Hei
 def _hover(history: SeriesHistory, point: SidePoint) -> list[str]:
     return [
         f"/commits/{point.commit_sha}",
-        f"{escape(point.branch)} {short(point.commit_sha)}",
+        f"{escape(point.branch)} {short_sha(point.commit_sha)}",
         escape(point.subject[:70]),
         f"{escape(point.author)}, {absolute(point.authored_at)}",
         duration(point.median_ns, 4),

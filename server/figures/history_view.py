@@ -8,8 +8,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.db.reads.history import PointRow, SeriesHistory
-from warpwatch.server.reports.formats import rounded, short, unit_of
+from warpwatch.server.reports.formats import rounded, unit_of
 from warpwatch.server.verdicts.cards import join_cards, offsets_of
 
 Figure = dict[str, Any]
@@ -79,7 +80,7 @@ def commit_axis(places: Mapping[str, float]) -> Figure:
     commits = {place: sha for sha, place in places.items()}
     step = max(1, -(-len(commits) // MAX_TICKS))
     ticks = [place for place in commits if (len(commits) - 1 - place) % step == 0]
-    texts = [f'<span style="font-family:monospace">{short(commits[place])}</span>' for place in ticks]
+    texts = [f'<span style="font-family:monospace">{short_sha(commits[place])}</span>' for place in ticks]
     return {
         "tickvals": ticks,
         "ticktext": texts,

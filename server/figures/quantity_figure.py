@@ -10,12 +10,13 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.db.reads.quantities import Quantity, QuantityRow
 from warpwatch.server.figures.charts import plain_layout
 from warpwatch.server.figures.history_marks import HOVER
 from warpwatch.server.figures.history_view import Figure, HistoryView, make_axis
 from warpwatch.server.figures.palette import VariantStyle, variant_styles
-from warpwatch.server.reports.formats import absolute, energy_unit, joules, plural, rounded, seconds, share, short, size
+from warpwatch.server.reports.formats import absolute, energy_unit, joules, plural, rounded, seconds, share, size
 
 TITLES = {
     Quantity.MEMORY: "memory of a call",
@@ -139,7 +140,7 @@ def _scale(quantity: Quantity, most: float) -> tuple[float, str]:
 def _hover(row: QuantityRow, variant: str, quantity: Quantity, query: str) -> list[Any]:
     return [
         f"/commits/{row.commit_sha}?{query}",
-        short(row.commit_sha),
+        short_sha(row.commit_sha),
         escape(row.subject),
         f"{escape(row.author)}, {absolute(row.authored_at)}",
         write_quantity(row.value, quantity),

@@ -10,8 +10,8 @@ import json
 import re
 from typing import Any
 
-SHORT = 8
-"""Characters of a commit's id in a tooltip, as in web/static/charts.js."""
+from warpwatch.contract.commit_ids import short_sha
+
 # Without the buttons that upload a chart to a cloud service, as on the pages.
 CONFIG = {
     "responsive": True,
@@ -59,4 +59,4 @@ def _expand_history(figure: dict[str, Any]) -> None:
             _, sha, subject, byline = meta["commits"][place]
             median, low, high = (duration(time) for time in times)
             interval = f"{trace['name']}, {low} to {high}{own['remarks'][remark]}"
-            trace["customdata"].append(["", sha[:SHORT], subject, byline, median, interval])
+            trace["customdata"].append(["", short_sha(sha), subject, byline, median, interval])

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import Signal, StatementDirection
 from warpwatch.db.reads.standing import VerdictMark
 from warpwatch.server.figures.sparklines import verdict_mark
-from warpwatch.server.reports.formats import change, natural, plural, short
+from warpwatch.server.reports.formats import change, natural, plural
 from warpwatch.server.reports.wording import statement_words
 from warpwatch.server.verdicts.statements import Statement, badness, state_mark
 
@@ -108,7 +109,7 @@ def _lane(
     for group, x, following in zip(groups, places, [*places[1:], float(size.width)], strict=True):
         numbers, room = [], 0.0
         for index, (mark, statement) in enumerate(sorted(group, key=lambda item: badness(item[1]))):
-            words = f"{name} {statement_words(statement)} at {short(mark.head_sha)}, {plural(mark.series, 'case')}"
+            words = f"{name} {statement_words(statement)} at {short_sha(mark.head_sha)}, {plural(mark.series, 'case')}"
             parts.append(f'<a href="/regressions/{mark.regression_id}{escape(query)}" aria-label="{escape(words)}">')
             parts.append(verdict_mark(statement, x, y + (index - (len(group) - 1) / 2) * BESIDE))
             parts.append("</a>")

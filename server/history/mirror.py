@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from warpwatch import git
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.db.reads.code import definitions_version
 from warpwatch.server.history.sources import SourceCache
@@ -40,7 +41,7 @@ class Mirror:
             try:
                 self._lines[key] = ({sha} | self._before(sha, older) | self._behind(sha, tips)) & (key[1] | {sha})
             except git.GitError as error:
-                _log.warning("%s is not compared with its neighbours: %s", sha[:9], error)
+                _log.warning("%s is not compared with its neighbours: %s", short_sha(sha), error)
                 self._lines[key] = {sha}
         return self._lines[key]
 

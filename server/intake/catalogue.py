@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from warpwatch.contract.case import derive_case, parse_case
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.spec import KnownNames
 from warpwatch.db.reads.code import read_operator_entry
 from warpwatch.db.reads.query import Session
@@ -60,7 +61,7 @@ def select_operators(
     if history.commits and not present:
         message = f"no operators in {history.folder}/ at these commits"
         for sha, folder in history.misplaced.items():
-            message = f"{folder} is a symbolic link or a file at {sha[:12]}, and must be a folder"
+            message = f"{folder} is a symbolic link or a file at {short_sha(sha)}, and must be a folder"
         errors = [
             FieldError(
                 field="commits",

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from warpwatch import CONTRACT, git
 from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.environment import Environment, key_of
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest, JobSpec
@@ -132,7 +133,7 @@ def import_foreign(database: Database, settings: Settings, file: ForeignFile) ->
     keys = dict.fromkeys(environment.key for _, _, environment in environments)
     identity = json.dumps([repository.id, *keys, *about.values(), *(commit.sha for commit in commits[:-1])]).encode()
     digest = hashlib.sha256(identity + hashlib.sha256(file.data).digest()).hexdigest()
-    unknown = [f"{name[:12]}: no such commit in this repository" for name in names if name not in infos]
+    unknown = [f"{short_sha(name)}: no such commit in this repository" for name in names if name not in infos]
     request = {"file": file.name} | about | ({"confirm": True} if file.confirm else {})
     bundle = NewBundle(digest, file.name, repository.name, repository.url, commits, jobs, request)
     try:

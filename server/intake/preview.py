@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from warpwatch import git, git_branches
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
 from warpwatch.db.reads.devices import DeviceRow
@@ -189,7 +190,9 @@ def _left_out(
     message = "None of the requested operators, or no package that they measure."
     groups.append(_group(mirror, UnmeasuredReason.NO_OPERATOR, without, message))
     unchanged = [sha for sha in reversed(line) if sha in since and None not in since[sha]]
-    held = [sha[:9] for sha in dict.fromkeys(sha for item in unchanged for sha in sorted(filter(None, since[item])))]
+    held = [
+        short_sha(sha) for sha in dict.fromkeys(sha for item in unchanged for sha in sorted(filter(None, since[item])))
+    ]
     names = ", ".join(held[:MOST_NAMED]) + (" …" if len(held) > MOST_NAMED else "")
     message = f"The results of {names} count, where all operators have the same sources."
     groups.append(_group(mirror, UnmeasuredReason.UNCHANGED, unchanged, message))

@@ -13,6 +13,7 @@ from datetime import datetime
 from itertools import groupby
 
 from warpwatch import git
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import Cause, ChangeDirection, Status, Triage
 from warpwatch.db.bundles import date_back
 from warpwatch.db.closing import (
@@ -95,7 +96,7 @@ def close_changes(
             is_revert = False
         state = Triage.REVERTED if is_revert else Triage.FIXED
         with database.session() as session:
-            close_as(session, change.regression_id, state, fix.commit_id, f"{state} by {fix.sha[:9]}")
+            close_as(session, change.regression_id, state, fix.commit_id, f"{state} by {short_sha(fix.sha)}")
             if imported_at is not None:
                 date_back(session, operator_id, imported_at)
 
@@ -181,7 +182,7 @@ def _adopt(database: Database, mirrors: Mirrors, change: MergedChange) -> None:
         return
     with database.session() as session:
         if is_same:
-            note = f"{merge.sha[:9]} merged the branch without this change"
+            note = f"{short_sha(merge.sha)} merged the branch without this change"
             set_triage(session, change.regression_id, Triage.INVALID, SERVICE, note)
             return
         regression = judging.read_state(session, change.regression_id)

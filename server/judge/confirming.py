@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from warpwatch import git
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.measurement import is_reported
 from warpwatch.db.database import Database
 from warpwatch.db.reads import judging
@@ -84,6 +85,6 @@ def _expect_program(project: Project, facts: RegressionFacts, sha: str) -> None:
     if program is None or {program.format} != protocols:
         written = " and ".join(sorted(protocols))
         raise ComparisonRequestError(
-            f"{FILE_NAME} of {sha[:12]} has no program {name!r} that writes {written}",
+            f"{FILE_NAME} of {short_sha(sha)} has no program {name!r} that writes {written}",
             "add it there, and import under its name (--program)",
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from warpwatch.contract.case import parse_case
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.rounds import launch_seems_changed
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, ChangeDirection, JobKind, Purpose, Signal, Status, Verdict
@@ -203,7 +204,7 @@ class VerdictWriter:
                 _note(
                     session,
                     regression.id,
-                    f"no file holds a {step.kind} of {step.base_sha[:9]} and {step.head_sha[:9]}",
+                    f"no file holds a {step.kind} of {short_sha(step.base_sha)} and {short_sha(step.head_sha)}",
                 )
                 settle(session, regression.id)
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlencode
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.db.forge import ChangeRequestRow
 from warpwatch.server.history.commits import MERGE_BASE
 from warpwatch.server.intake.comment_commands import PREFIX
@@ -39,13 +40,13 @@ def change_comment(
         return markdown(whole[-1], LIMIT - len(rest)) + rest
     if change.is_fork and change.allowed_sha != change.head_sha:
         return _waiting(change, repository, server_url) + rest
-    return f"{MARKER}\n### Warpwatch: `{change.head_sha[:9]}` of {escape(repository)}\n" + rest
+    return f"{MARKER}\n### Warpwatch: `{short_sha(change.head_sha)}` of {escape(repository)}\n" + rest
 
 
 def _waiting(change: ChangeRequestRow, repository: str, server_url: str) -> str:
     form = urlencode({"repository": repository, "commits": change.head_sha, "base": MERGE_BASE})
     return (
-        f"{MARKER}\n### ⏳ Warpwatch: `{change.head_sha[:9]}` waits for a member\n\n"
+        f"{MARKER}\n### ⏳ Warpwatch: `{short_sha(change.head_sha)}` waits for a member\n\n"
         f"It comes from a fork, so a member of this project looks at it before it runs on the devices of "
         f"{escape(repository)}, and then writes a comment that begins with\n\n"
         f"```\n{PREFIX} allow {change.head_sha}\n```\n"

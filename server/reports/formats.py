@@ -10,6 +10,7 @@ from math import floor, log10
 from typing import Any
 from urllib.parse import urlsplit
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import JudgementVerdict
 
 _MINUS = "\u2212"
@@ -191,13 +192,9 @@ def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
     return f"{significant(amount, digits)}{_THIN}P{unit}".rstrip()
 
 
-def short(sha: str) -> str:
-    return sha[:8]
-
-
 def short_ids(message: str) -> str:
     """The message with every commit id shortened."""
-    return re.sub(r"\b[0-9a-f]{40}\b", lambda match: short(match[0]), message)
+    return re.sub(r"\b[0-9a-f]{40}\b", lambda match: short_sha(match[0]), message)
 
 
 def ago(when: datetime, now: datetime | None = None) -> str:
@@ -339,7 +336,7 @@ FILTERS = (
     size,
     joules,
     quantity,
-    short,
+    short_sha,
     short_ids,
     ago,
     absolute,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.server.reports.model import KINDS, MEANINGS, Report, ReportRow
 from warpwatch.server.reports.sensitivity import detectable_text
 from warpwatch.server.reports.words import cases_text, finding_name, fold, ratio_text, reason, times_text
@@ -43,8 +44,8 @@ def markdown(report: Report, limit: int = LIMIT) -> str:
 
 
 def _head(report: Report) -> str:
-    baseline = f" vs baseline `{report.base_sha[:9]}`" if report.base_sha else ""
-    head = f"`{report.head_sha[:9]}`" if report.head_sha else "nothing"
+    baseline = f" vs baseline `{short_sha(report.base_sha)}`" if report.base_sha else ""
+    head = f"`{short_sha(report.head_sha)}`" if report.head_sha else "nothing"
     traded = f"\nBeside the time: {escape(report.traded)}\n" if report.traded else ""
     return (
         f"{MARKER}\n### {_ICONS[report.conclusion]} Warpwatch: {escape(report.summary)}\n\n"
@@ -69,7 +70,7 @@ def _line(row: ReportRow, cases: list[str], *, has_commits: bool) -> str:
         escape(row.operator),
         escape(row.variant or "–"),
         escape(cases_text(cases)),
-        *((f"`{row.head_sha[:9]}`",) * has_commits),
+        *((f"`{short_sha(row.head_sha)}`",) * has_commits),
         escape(row.device),
         escape(times_text(row)) or "–",
         escape(ratio_text(row)) or status,

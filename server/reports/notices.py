@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import ChangePhase, NoticeKind
 from warpwatch.db.channels import Listener, Notice, WeekSummary
 from warpwatch.db.reads.events import EventRow
@@ -37,7 +38,7 @@ def change_notice(
     title = f"{listener.repository}: {where}: {', '.join(words)}"
     lines = [_origin(row, sha, author, subject)]
     if kind is NoticeKind.FIXED and row.fixed_by_sha:
-        lines.append(f"Fixed by {row.fixed_by_sha[:12]}.")
+        lines.append(f"Fixed by {short_sha(row.fixed_by_sha)}.")
     others = [other for other in (event.regressions if event else []) if other.id != row.id]
     if others:
         names = sorted({f"{other.operator} on {other.device_key}" for other in others})
@@ -60,10 +61,10 @@ def _commit(row: RegressionRow) -> tuple[str, str, str]:
 
 
 def _origin(row: RegressionRow, sha: str, author: str, subject: str) -> str:
-    commit = f"{sha[:12]} by {author}: {subject}"
+    commit = f"{short_sha(sha)} by {author}: {subject}"
     if row.culprit_sha or not row.commits_between:
         return f"Commit {commit}"
-    return f"One of {row.commits_between + 1} commits after {row.base_sha[:12]}, up to {commit}"
+    return f"One of {row.commits_between + 1} commits after {short_sha(row.base_sha)}, up to {commit}"
 
 
 def _fields(kind: NoticeKind, listener: Listener, row: RegressionRow, link: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from itertools import chain, zip_longest
 
 from markupsafe import Markup
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import (
     ChangePhase,
     Signal,
@@ -27,7 +28,6 @@ from warpwatch.server.reports.formats import (
     interval,
     plural,
     share,
-    short,
     status_name,
 )
 from warpwatch.server.reports.trade_words import trade_values, trade_words
@@ -71,7 +71,7 @@ def fixed_part(row: RegressionRow) -> str:
     if row.partly_fixed_by_sha is None or not 0 < row.fixed_series < row.series:
         return ""
     still = row.series - row.fixed_series
-    return f"{still} of {plural(row.series, 'case')}; {row.fixed_series} fixed by {short(row.partly_fixed_by_sha)}"
+    return f"{still} of {plural(row.series, 'case')}; {row.fixed_series} fixed by {short_sha(row.partly_fixed_by_sha)}"
 
 
 def change_tone(row: RegressionRow) -> str:

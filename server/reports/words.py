@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import Status
 from warpwatch.server.reports.formats import change, duration, interval, plural
 from warpwatch.server.reports.model import KINDS, ReportRow
@@ -58,7 +59,7 @@ def ratio_text(row: ReportRow) -> str:
     if row.low is not None and row.high is not None:
         text += f" ({interval(row.low, row.high)})"
     if row.fixed_by_sha is not None:
-        return f"{text}, fixed by {row.fixed_by_sha[:9]}"
+        return f"{text}, fixed by {short_sha(row.fixed_by_sha)}"
     return f"{text}, of which {change(row.left_ratio)} is left" if row.left_ratio is not None else text
 
 
@@ -77,13 +78,13 @@ def sentence(row: ReportRow) -> str:
         text = f"{row.cell}: {kind}" if row.kind in _NO_ADJECTIVES else f"{row.cell} {_signal(row)}is {KINDS[row.kind]}"
     if row.ratio is not None:
         text += f": {ratio_text(row)}"
-    text += f" on {row.device} at {row.head_sha[:9]}"
-    return text + (f" vs baseline {row.base_sha[:9]}" if row.base_sha else "")
+    text += f" on {row.device} at {short_sha(row.head_sha)}"
+    return text + (f" vs baseline {short_sha(row.base_sha)}" if row.base_sha else "")
 
 
 def change_text(subject: str, merged_sha: str | None, merged_subject: str | None) -> str:
     """The subject of the commit behind a change, with the commit of the branch that it merged, where that is known."""
-    return f"{subject}; in the merged branch {merged_sha[:9]} {merged_subject}" if merged_sha else subject
+    return f"{subject}; in the merged branch {short_sha(merged_sha)} {merged_subject}" if merged_sha else subject
 
 
 def reason(row: ReportRow) -> str:

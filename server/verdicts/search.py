@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.priorities import CONFIRM, CONFIRM_CODE
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, Cause, JobKind, JobState, MergeCause, Purpose, Verdict
@@ -42,13 +43,13 @@ class CulpritRange:
 
     def describe(self) -> str:
         """A line for the activity of the regression: the result, and the commits that were not measured."""
-        base, head = self.base_sha[:8], self.head_sha[:8]
+        base, head = short_sha(self.base_sha), short_sha(self.head_sha)
         place = f"Culprit {head}" if self.commits == 1 else f"Narrowed down to {base}..{head}, {self.commits} commits"
         parts = [f"{place}: {self.proof.message}" if self.proof.message else place]
         if self.unchanged:
             parts.append(f"{self.unchanged} of {len(self.shas) - 1} commits skipped (sources unchanged)")
         if self.skipped:
-            parts.append(f"Not measurable: {', '.join(sha[:8] for sha in self.skipped)}")
+            parts.append(f"Not measurable: {', '.join(short_sha(sha) for sha in self.skipped)}")
         if self.is_unsure:
             parts.append("Trials in between were inconclusive")
         return ". ".join(parts)
@@ -186,16 +187,17 @@ def describe_merge(head_sha: str, finding: MergeFinding) -> str:
     """A line for the activity of a regression: the part of a merge commit that caused the change."""
     match finding.cause:
         case MergeCause.BRANCH if finding.commits == 1:
-            return f"in the branch merged by {head_sha[:9]}, the change came with {finding.head_sha[:9]}"
+            return f"in the branch merged by {short_sha(head_sha)}, the change came with {short_sha(finding.head_sha)}"
         case MergeCause.BRANCH:
-            ends = f"{finding.base_sha[:9]}..{finding.head_sha[:9]}"
-            return (
-                f"in the branch merged by {head_sha[:9]}, the change came with one of {finding.commits} commits, {ends}"
-            )
+            ends = f"{short_sha(finding.base_sha)}..{short_sha(finding.head_sha)}"
+            came = f"the change came with one of {finding.commits} commits, {ends}"
+            return f"in the branch merged by {short_sha(head_sha)}, {came}"
         case MergeCause.MERGE:
-            return f"neither side of the merge {head_sha[:9]} shows the change alone, so the merge itself caused it"
+            return (
+                f"neither side of the merge {short_sha(head_sha)} shows the change alone, so the merge itself caused it"
+            )
         case _:
-            return f"the branch merged by {head_sha[:9]} could not be searched"
+            return f"the branch merged by {short_sha(head_sha)} could not be searched"
 
 
 def _search_branch(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import Answer, Cause, ChangeDirection, Purpose, Verdict
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.db.regressions import SeriesDecision, SuspectedSeries
@@ -124,7 +125,7 @@ def _step_of_confirmed(context: RegressionContext) -> Step:
         if checks[-1].answer == Answer.CHANGED:
             trial = context.confirming[-1]
             evidence = Evidence(trial, evaluate_trial(context, trial).worst)
-            note = f"{whole.base_sha[:9]} is broken too by now: the environment changed, not the code"
+            note = f"{short_sha(whole.base_sha)} is broken too by now: the environment changed, not the code"
             notes = (note, f"{Verdict.DISMISSED}: {trial.message}")
             return Dismiss(RegressionStage.BROKEN_BASE, Verdict.DISMISSED, evidence, notes)
     if context.regression.verdict != Verdict.CONFIRMED:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.rounds import times_of_rounds
 from warpwatch.contract.words import JudgementVerdict
 from warpwatch.db.judgements import JudgementRow
@@ -119,7 +120,7 @@ def _member(row: RegressionSeriesRow) -> dict[str, Any]:
 def _trial(trial: TrialRow) -> dict[str, Any]:
     measured = ", ".join(text for text in (change(trial.ratio), interval(trial.low, trial.high)) if text)
     return {
-        "trial": f"job {trial.job_id} ({trial.purpose}): {trial.base_sha[:9]} vs {trial.head_sha[:9]}",
+        "trial": f"job {trial.job_id} ({trial.purpose}): {short_sha(trial.base_sha)} vs {short_sha(trial.head_sha)}",
         "answer": f"{state_name(trial.answer)}{f' ({measured}, 95 % interval)' if measured else ''}",
         "rounds": plural(trial.rounds, "paired round") if trial.rounds else None,
         "message": trial.message,
@@ -151,7 +152,7 @@ def _code_summary(cause: CauseView) -> str | None:
         return "identical at base and head (fingerprints of the code), so no change of the code can have changed a time"
     states = Counter(kernel.state for kernel in code.changes)
     counted = ", ".join(f"{count} {state}" for state, count in states.items()) or "none differ"
-    return f"kernels of the builds at {code.base_sha[:9]} and {code.head_sha[:9]}: {counted}"
+    return f"kernels of the builds at {short_sha(code.base_sha)} and {short_sha(code.head_sha)}: {counted}"
 
 
 def _code_items(cause: CauseView) -> Iterator[dict[str, Any]]:

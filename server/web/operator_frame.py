@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import Signal
 from warpwatch.db.reads.code import OperatorRow, find_operator, list_suites
 from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries, list_case_changes, list_case_series, list_shas
@@ -24,7 +25,7 @@ from warpwatch.server.figures.small_multiples import (
 )
 from warpwatch.server.figures.speedups import rank_variants
 from warpwatch.server.http.problems import not_found
-from warpwatch.server.reports.formats import short, variant_order
+from warpwatch.server.reports.formats import variant_order
 from warpwatch.server.web.choices import Bench, Text, Texts, choose_bench
 from warpwatch.server.web.render import Scope
 
@@ -145,7 +146,7 @@ def read_frame(page: Scope, name: str, choice: FrameChoice) -> OperatorFrame:
         series,
         changes,
         case_choices(series, shown, points, changes),
-        [short(shas[id_]) for id_ in places],
+        [short_sha(shas[id_]) for id_ in places],
         ranked,
         variant_styles(operator.variants, variants or ranked[:MOST_LIT]),
     )

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.db.reads.code import RepositoryRow, list_operators
 from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.query import Page
@@ -367,7 +368,7 @@ def download_merged(session: Db, a: TraceId, b: TraceId) -> Response:
                 raise Problem(413, message) from error
             raise Problem(422, f"trace {number} is no Chrome trace; download it to look at it") from error
     origins = [0.0 if (timeline := read_timeline(file)) is None else timeline.origin / 1e3 for file in files]
-    names = [f"{head.operator} {head.variant} {head.commit_sha[:8]}" for head in heads]
+    names = [f"{head.operator} {head.variant} {short_sha(head.commit_sha)}" for head in heads]
     merged = merge_traces(files[0], files[1], (names[0], names[1]), (origins[0], origins[1]))
     headers = content_disposition(f"traces-{a}-{b}.pt.trace.json.gz")
     return Response(gzip.compress(merged, 5), media_type="application/gzip", headers=headers)
@@ -493,7 +494,7 @@ def _zipped(request: Request, submission_id: int) -> Iterator[bytes]:
 
 
 def _file_name(trace: TraceDetail | TraceListRow) -> str:
-    return _plain(f"{trace.operator}-{trace.variant}-{trace.case}-{trace.commit_sha[:9]}")
+    return _plain(f"{trace.operator}-{trace.variant}-{trace.case}-{trace.commit_sha[:12]}")
 
 
 def _plain(name: str) -> str:

@@ -63,7 +63,7 @@ def test_the_palette_leads_to_what_it_finds(visit: Visit, world: World, opener: 
     expect(page.locator(".palette").get_by_role("option").first).to_contain_text("Home")
     field.fill("vector_add")
     expect(page.locator(".palette").get_by_role("option").first).to_contain_text("operator")
-    field.fill(world.shas[5][:9])
+    field.fill(world.shas[5][:8])
     expect(page.locator(".palette").get_by_role("option")).to_have_count(1)
     expect(page.locator(".palette").get_by_role("option")).to_contain_text(world.shas[5][:8])
     page.keyboard.press("Enter")

@@ -127,7 +127,7 @@ def regression(
     fields = {"id": 7, "head_sha": "a" * 40, "left_ratio": None, "can_confirm": False, "series": 4, "fixed_series": 0}
     values = {"verdict": verdict, "direction": direction, "ratio": ratio, "low": low, "high": high, "phase": phase}
     return SimpleNamespace(
-        **fields | {"partly_fixed_by_sha": None, "signal": None, "other_ratio": None} | values | more
+        **fields | {"state": "new", "partly_fixed_by_sha": None, "signal": None, "other_ratio": None} | values | more
     )
 
 

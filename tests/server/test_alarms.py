@@ -90,7 +90,7 @@ def test_jobs_without_a_worker_for_longer_than_a_lease(client: TestClient, lab: 
     change(lab, "UPDATE jobs SET created_at = now() - interval '20 seconds'")
     (found,) = alarms(lab)
     assert (found.kind, found.device_key, found.job_id) == ("stale_device", "test-cpu", job)
-    assert found.message == "1 job waits for test-cpu, and no worker for it is alive"
+    assert found.message == "1 job waits for Test CPU, and no worker for it is alive"
     assert "`warpwatch worker --device cpu`" in found.remedy
     change(lab, "UPDATE devices SET is_elastic = true")
     assert alarms(lab) == [], "a scheduler may take a while to start a worker"
@@ -138,7 +138,7 @@ def test_an_unfit_device(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
         runs.fail_run(session, run, str(caught.value), retry=False, reason=caught.value.reason)
     (found,) = alarms(lab)
     assert (found.kind, found.device_key, found.job_id) == ("unfit", "test-gpu", job)
-    assert found.message == f"test-gpu: {stored(str(caught.value))}; 1 job failed for it"
+    assert found.message == f"Test GPU: {stored(str(caught.value))}; 1 job failed for it"
     with lab.database.session() as session:
         registry.set_trouble(session, lab.worker, "")
     assert [row.kind for row in alarms(lab)] == ["unfit"]
@@ -198,7 +198,7 @@ def test_an_operator_that_left_the_catalogue(client: TestClient, lab: Lab) -> No
     assert (found.kind, found.operator) == ("vanished", "square")
     assert found.message == (
         f"square is not in the catalogue of {lab.shas[BEFORE][:8]} any more; "
-        f"it was last measured on test-cpu at {lab.shas[BEFORE - 1][:8]}"
+        f"it was last measured on Test CPU at {lab.shas[BEFORE - 1][:8]}"
     )
     assert alarms(lab, timedelta(days=VANISHED_DAYS + 1)) == [], "what is gone for long was meant to go"
 
@@ -231,7 +231,7 @@ def test_a_cell_without_a_word(lab: Lab) -> None:
     measure(lab, BEFORE, operators=("square",), cells={V1: 1e4})
     (found,) = alarms(lab)
     assert (found.kind, found.variant, found.cases) == ("missing", "v2", [CASES[1], CASES[0]])
-    assert found.message.startswith(f"v2 of square has no result for 2 cases at {lab.shas[BEFORE][:8]} on test-cpu")
+    assert found.message.startswith(f"v2 of square has no result for 2 cases at {lab.shas[BEFORE][:8]} on Test CPU")
     assert "--operators square --variants v2 --suite quick --device test-cpu`" in found.remedy
 
 

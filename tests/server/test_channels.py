@@ -229,7 +229,7 @@ def test_mail_arrives_with_commit_and_author(
     (mail,) = box.messages
     content = mail.get_body(("plain",)).get_content()
     assert "ann@example.com" in mail["To"]
-    for part in (lab.shas[1][:12], "Ann", "Change 2", f"/regressions/{regression}"):
+    for part in (lab.shas[1][:8], "Ann", "Change 2", f"/regressions/{regression}"):
         assert part in content
 
 

@@ -67,7 +67,7 @@ class Team:
             statuses = [body for path, _, body in self.heard.messages if path == f"/statuses/{sha}"]
             return statuses[-1] if statuses and statuses[-1]["state"] == state else None
 
-        return wait_until(newest, 30, explain=lambda: f"{sha[:9]} did not become {state}; heard {self.heard.messages}")
+        return wait_until(newest, 30, explain=lambda: f"{sha[:8]} did not become {state}; heard {self.heard.messages}")
 
     def arrived(self, submission: int) -> list[dict[str, Any]]:
         """Its commit statuses, once the newest one was taken."""
@@ -147,7 +147,7 @@ def test_from_a_push_to_an_exit_code(team: Team, tmp_path: Path) -> None:
     reports = [word for form, file in files.items() for word in ("--report", f"{form}={file}")]
     done = team.ci(SLOWER, *reports)
     assert done.exit_code == 1, done.stdout + done.stderr
-    assert f"slower: square v1 {CASES[0]} on test-cpu × 1.300 at {head[:9]} vs {main[:9]}" in done.stdout
+    assert f"slower: square v1 {CASES[0]} on test-cpu × 1.300 at {head[:8]} vs {main[:8]}" in done.stdout
     body = json.loads(files["json"].read_text())
     assert (body["conclusion"], body["head_sha"], body["base_sha"]) == ("failure", head, main)
     assert [case.get("type") for case in parse(files["junit"]).getroot().iter("failure")] == ["slower"]

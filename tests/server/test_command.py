@@ -93,9 +93,9 @@ def test_waiting_names_what_is_wrong_and_how_to_see_it_again(served: Settings, l
     done = submit(served, lab, {"check": Status.WRONG, "bench": "no compiler"}, "--wait")
     assert done.exit_code == 1, done.stdout + done.stderr
     assert "failed: 1 wrong" in done.stdout
-    assert f"wrong: square v1 {CASES[0]} on test-cpu at {lab.shas[5][:9]}: {stored('it was wrong')}" in done.stdout
+    assert f"wrong: square v1 {CASES[0]} on test-cpu at {lab.shas[5][:8]}: {stored('it was wrong')}" in done.stdout
     assert "warpwatch submit --repository kernels" in done.stdout
-    assert f"not run: square on test-cpu at {lab.shas[5][:9]}: {stored('no compiler')}" in done.stdout
+    assert f"not run: square on test-cpu at {lab.shas[5][:8]}: {stored('no compiler')}" in done.stdout
 
 
 def test_waiting_for_a_verdict(served: Settings, lab: Lab) -> None:
@@ -181,8 +181,8 @@ def test_a_plan_comes_before_the_work_and_a_dry_run_ends_with_it(served: Setting
     lines = planned.stderr.splitlines()
     assert lines[0] == "plan: 2 jobs (2 bench) at 2 commits, 1 operator"
     assert lines[1].startswith("  Test CPU: 2 jobs, about ")
-    assert f"  first: {lab.shas[5][:9]} (1), {lab.shas[4][:9]} (1)" in lines
-    assert f"    {lab.shas[3][:9]} Change 4" in lines
+    assert f"  first: {lab.shas[5][:8]} (1), {lab.shas[4][:8]} (1)" in lines
+    assert f"    {lab.shas[3][:8]} Change 4" in lines
     assert json.loads(planned.stdout)["jobs"] == 2
     with lab.database.session() as session:
         assert list_jobs(session, JobFilter(state="queued")).items == []
@@ -201,7 +201,7 @@ def test_unchanged_operators_are_skipped_unless_all_are_asked_for(served: Settin
     skipped = command(served, *words, "--commit", "main")
     assert json.loads(skipped.stdout)["counts"] == {"done": 1}
     assert "1 job skipped: operators unchanged; --all measures them, too" in skipped.stderr
-    assert f"left out: 1 commit unchanged. The results of {measured[:9]} count, where" in skipped.stderr
+    assert f"left out: 1 commit unchanged. The results of {measured[:8]} count, where" in skipped.stderr
     for option, counts in (
         ("--all", {"queued": 1}),
         ("--no-skip-unchanged", {"queued": 1}),

@@ -82,11 +82,11 @@ def test_jobs_measure_the_newest_definitions(
         claimed = runs.begin_run(session, job["id"], worker)
         assert claimed is not None
         assert claimed.request.definitions == DefinitionsVersion(str(tmp_path / "beside"), first)
-    assert first[:12] in client.get(f"/jobs/{job['id']}").text
+    assert first[:8] in client.get(f"/jobs/{job['id']}").text
     second = beside({"operators/twice.py": "changed = True\n"})
     ask(client, kinds=["bench"])
     assert client.get("/api/v1/repositories/kernels").json()["definitions_sha"] == second
-    assert second[:12] in client.get("/settings/repository?repository=kernels").text
+    assert second[:8] in client.get("/settings/repository?repository=kernels").text
 
 
 def test_what_did_not_change_is_measured_again_once_its_definition_did(

@@ -302,7 +302,7 @@ def test_results_wait_for_a_commit_that_the_repository_does_not_hold_yet(
     assert states == dict.fromkeys(("late.json", "never.json", "mistaken.json"), "waiting")
     page = client.get("/runs", params=listed).text
     assert page.count('data-awaited="waiting"') == 3
-    assert sha[:12] in page
+    assert f">{sha[:8]}<" in page
     assert history(client) == []
     run_git(source, "fetch", "--quiet", str(author), "main:pushed")
     with database.session() as session:

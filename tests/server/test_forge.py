@@ -227,8 +227,8 @@ def test_a_new_head_edits_the_comment(
     open_pull(client, forge, lab, 3, 3, at=EARLY)
     notifier.sweep()
     (second,) = forge.bodies_of(3)
-    assert lab.shas[3][:9] in first
-    assert lab.shas[4][:9] in second
+    assert lab.shas[3][:8] in first
+    assert lab.shas[4][:8] in second
     assert forge.comments[5]["body"] == MARKER, "the comment of somebody else stays as it is"
     with database.session() as session:
         session.execute(text("UPDATE forge_messages SET remote_id = NULL"))

@@ -45,7 +45,7 @@ def test_downloads_are_the_same_trace(client: TestClient, lab: Lab) -> None:
     assert gzip.decompress(packed.content) == plain.content
     assert packed.headers["content-length"] == str(len(packed.content))
     assert packed.headers["content-type"] == "application/gzip"
-    assert f"square-v1-n=1024_f32_fwd-{lab.shas[0][:9]}.pt.trace.json.gz" in packed.headers["content-disposition"]
+    assert f"square-v1-n=1024_f32_fwd-{lab.shas[0][:12]}.pt.trace.json.gz" in packed.headers["content-disposition"]
     for path in ("", "/kernels.csv", "/download.json", "/download.json.gz"):
         problem(client.get(f"/api/v1/traces/999{path}"), 404)
 

@@ -62,7 +62,7 @@ def test_run_names_changed_files_that_it_does_not_measure(repository: Repository
     assert describe_uncommitted(repository.url, [head], output) == ""
     (root / "kernels" / "a.py").write_text("x = 2\n")
     sentence = describe_uncommitted(repository.url, [first, head], output)
-    assert f"{head[:9]} is measured without 1 changed file of the working tree: kernels/a.py;" in sentence
+    assert f"{head[:8]} is measured without 1 changed file of the working tree: kernels/a.py;" in sentence
     assert "warpwatch try" in sentence
     assert describe_uncommitted(repository.url, [first], output) == "", "nobody expects the tree in an old commit"
     for number in range(7):
@@ -84,7 +84,7 @@ def test_run_prints_what_is_not_measured_before_and_after_the_results(repository
     done = warpwatch(tmp_path / "home", *words, "--output", str(tmp_path / "a.wwb"))
     lines = [line for line in done.stdout.splitlines() if line]
     head = run_git(Path(repository.url), "rev-parse", "HEAD").strip()
-    assert f"({head[:9]} Define it)" in lines[0]
+    assert f"({head[:8]} Define it)" in lines[0]
     assert "without 1 changed file of the working tree: new.py" in lines[1]
     assert lines[-1] == lines[1]
 

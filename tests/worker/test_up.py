@@ -74,11 +74,11 @@ def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repo
     assert "Warpwatch serves http://127.0.0.1:" in said
     (named,) = [line for line in said.splitlines() if "/runs/" in line]
     # Two cases of three: check and bench find the fault in both, and a profile does not look for it.
-    assert named.startswith(f"3 commits to {bad[:9]} bad [bold]: done {{'wrong': 4}}")
+    assert named.startswith(f"3 commits to {bad[:8]} bad [bold]: done {{'wrong': 4}}")
     # The plan comes first, and names the commit that has nothing to measure.
     assert "plan: 6 jobs (2 check, 2 bench, 2 profile) at 2 commits, 1 operator" in said
     assert "left out: 1 commit without operators." in said
-    assert len(re.findall(f"^  wrong: twice v1 .+ at {bad[:9]}: .*off by", said, re.MULTILINE)) == 2
+    assert len(re.findall(f"^  wrong: twice v1 .+ at {bad[:8]}: .*off by", said, re.MULTILINE)) == 2
     assert said.splitlines()[-1] == "results: 8 ok, 4 wrong"
     # What was measured stays measured, and the commit that is right is all that is asked for now.
     repository.checkout(good)

@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from warpwatch.contract.commit_ids import short_sha
+
 ROWS_SHOWN = 20
 NAMES = {"unsure": "inconclusive", "blind": "could not tell"}
 """Shown instead of the stored kind of a finding."""
@@ -67,13 +69,13 @@ def _describe(rows: list[dict[str, Any]]) -> str:
     case = row["case"] if count == 1 else f"({count} cases)"
     cell = " ".join(part for part in (row["operator"], row["variant"], case) if part)
     ratio = f" × {row['ratio']:.3f}" if row["ratio"] is not None else ""
-    baseline = f" vs {row['base_sha'][:9]}" if row["base_sha"] else ""
+    baseline = f" vs {short_sha(row['base_sha'])}" if row["base_sha"] else ""
     is_told = row["message"] and (row["ratio"] is None or row["kind"] == "blind")
     message = f": {row['message']}" if is_told else ""
     name = OF_ALL_CASES.get(row["status"]) or NAMES.get(row["kind"], row["kind"].replace("_", " "))
     signal = row["statement"]["signal"] if row["ratio"] is not None else None
     name = f"{signal} {name}" if signal else name
-    return f"{name}: {cell} on {row['device']}{ratio} at {row['head_sha'][:9]}{baseline}{message}"
+    return f"{name}: {cell} on {row['device']}{ratio} at {short_sha(row['head_sha'])}{baseline}{message}"
 
 
 def describe_plan(plan: Mapping[str, Any]) -> Iterator[str]:
@@ -84,18 +86,18 @@ def describe_plan(plan: Mapping[str, Any]) -> Iterator[str]:
     yield f"plan: {_count(plan['jobs'], 'job')}{f' ({kinds})' if kinds else ''}{where}"
     if plan["unchanged"]:
         since = sorted({sha for commit in commits for sha in commit["unchanged"].values()})
-        held = f", whose results at {', '.join(sha[:9] for sha in since[:MOST_LINES])} count" if since else ""
+        held = f", whose results at {', '.join(short_sha(sha) for sha in since[:MOST_LINES])} count" if since else ""
         yield f"  {_count(plan['unchanged'], 'job')} skipped: operators unchanged{held}; --all measures them, too"
     for device in plan["devices"]:
         if device["jobs"]:
             yield f"  {device['name']}: {_count(device['jobs'], 'job')}, {_time(device)}"
     if len(commits) > 1:
-        names = [f"{commit['sha'][:9]} ({commit['jobs']})" for commit in commits[:MOST_LINES]]
+        names = [f"{short_sha(commit['sha'])} ({commit['jobs']})" for commit in commits[:MOST_LINES]]
         yield f"  first: {', '.join(names)}{' …' if len(commits) > MOST_LINES else ''}"
     for group in plan["left_out"]:
         yield f"  left out: {_count(group['count'], 'commit')} {REASONS[group['reason']]}. {group['message']}"
         for commit in group["commits"][:MOST_LINES]:
-            yield f"    {commit['sha'][:9]} {commit['subject']}"
+            yield f"    {short_sha(commit['sha'])} {commit['subject']}"
         if group["count"] > MOST_LINES:
             yield f"    and {group['count'] - min(len(group['commits']), MOST_LINES)} more"
 

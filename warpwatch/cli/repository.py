@@ -14,6 +14,7 @@ import typer
 from warpwatch import git
 from warpwatch.cli.app import app
 from warpwatch.cli.client import ApiError, Client, asking
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.definitions import parse_source
 
 repository_app = typer.Typer(no_args_is_help=True, help="Registered repositories.")
@@ -39,7 +40,7 @@ def add_repository(
         if answer["branch"] is not None:
             typer.echo(f"watched branch {answer['branch']}")
         if answer["definitions_url"] is not None:
-            typer.echo(f"definitions {answer['definitions_url']} at {answer['definitions_sha'][:12]}")
+            typer.echo(f"definitions {answer['definitions_url']} at {short_sha(answer['definitions_sha'])}")
 
 
 def _absolute(place: str) -> str:

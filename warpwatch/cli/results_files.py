@@ -14,6 +14,7 @@ import typer
 from warpwatch import git
 from warpwatch.cli.app import app, exit_on
 from warpwatch.cli.client import ApiError, asking
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.formats import FILE_LIMIT, FORMATS, SAMPLE_LIMIT
 from warpwatch.settings import SettingError, Settings, load_settings
 
@@ -79,7 +80,7 @@ def import_files(
                         )
                         is_new, left_out, awaits = _import_foreign(url, settings, foreign)
                     if awaits:
-                        typer.echo(f"{file}: waits until the repository has the commit {awaits[:12]}")
+                        typer.echo(f"{file}: waits until the repository has the commit {short_sha(awaits)}")
                     else:
                         typer.echo(f"{file}: imported" if is_new else f"{file}: was imported before; nothing changed")
                     for fault in left_out[:_SHOWN_FAULTS]:

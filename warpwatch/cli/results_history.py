@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from warpwatch import __version__, git
 from warpwatch.bundle import BundledRun, BundleError, BundleReader, BundleWriter
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import JUDGED, Measurement
 from warpwatch.contract.outcome import Finding, Outcome
@@ -238,7 +239,7 @@ class HistoryFiles:
             git.git("update-index", "--add", "--cacheinfo", f"100644,{blob},{name}", cwd=self._root, index=index)
             tree = git.git("write-tree", cwd=self._root, index=index).strip()
         parents = ["-p", tip] if tip is not None else []
-        message = f"Add results of {head_sha[:12]}"
+        message = f"Add results of {short_sha(head_sha)}"
         made = git.git("commit-tree", tree, *parents, "-m", message, cwd=self._root, environment=_IDENTITY)
         return made.strip()
 

@@ -26,6 +26,7 @@ from warpwatch.cli.app import app
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
 from warpwatch.cli.result_table import ResultTable
 from warpwatch.contract.activities import RunTimes
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import USUAL_PLAN, JobRequest, JobSpec, KnownNames
 from warpwatch.contract.words import JobKind
@@ -211,7 +212,7 @@ def _run(
     tally = Tally(RunResults(name, _address(url), line, base_sha, kind, request.required))
     if history is not None:
         tally.results.history = _read_history(history)
-    subject = f" ({shas[0][:9]} {infos[0].subject})" if len(shas) == 1 else ""
+    subject = f" ({short_sha(shas[0])} {infos[0].subject})" if len(shas) == 1 else ""
     _print(f"measuring {len(shas)} commit{'s' * (len(shas) != 1)} of {name} on {device}{subject}")
     unmeasured = describe_uncommitted(repository, shas, output)
     _print(unmeasured, "yellow")
@@ -302,7 +303,7 @@ def describe_uncommitted(repository: str, shas: list[str], output: Path) -> str:
     rest = f" and {len(files) - FILES_SHOWN} more" if len(files) > FILES_SHOWN else ""
     counted = f"{len(files)} changed file{'s' * (len(files) != 1)}"
     return (
-        f"commit {head[:9]} is measured without {counted} of the working tree: {shown}{rest}; "
+        f"commit {short_sha(head)} is measured without {counted} of the working tree: {shown}{rest}; "
         "commit them, or use `warpwatch try`"
     )
 
@@ -355,7 +356,7 @@ def _measure(
     number = 0
     ahead = BuildAhead(tools, lambda: jobs[number + 1 : number + 1 + JOBS])
     for number, job in enumerate(jobs):
-        progress.job(number, len(jobs), f"{job.sha[:9]} {job.operator} {job.kind}")
+        progress.job(number, len(jobs), f"{short_sha(job.sha)} {job.operator} {job.kind}")
         if job.kind == JobKind.PROFILE and bundle.traces >= request.traces:
             continue
         folder = Path(tempfile.mkdtemp(prefix="warpwatch-traces-"))
@@ -434,13 +435,13 @@ def _finish(tally: Tally, output: Path, files: RunFiles, folder: str) -> int:
     from warpwatch.cli.gate import write_reports
 
     for (sha, operator), table in tally.tables.items():
-        _print(f"{sha[:9]} {operator}", "bold")
+        _print(f"{short_sha(sha)} {operator}", "bold")
         for line, style in table.lines():
             _print(line, style)
         _print(f"time: {tally.times[sha, operator]}", "dim")
     results = tally.results
     for job, message, _ in results.failed:
-        _print(f"could not run: {job.sha[:9]} {job.operator} {job.kind}: {message}", "red")
+        _print(f"could not run: {short_sha(job.sha)} {job.operator} {job.kind}: {message}", "red")
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(tally.statuses.items()))
     _print(f"{output}: {counts or 'no results'}, {output.stat().st_size / 1e6:.2f} MB")
     if tally.interrupted:

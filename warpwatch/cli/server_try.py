@@ -16,6 +16,7 @@ from rich.console import Console
 from warpwatch.cli.client import ApiError, Client, submission_bars
 from warpwatch.cli.repository import choose_repository
 from warpwatch.contract.codec import from_json
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
@@ -59,7 +60,7 @@ def try_on_server(
     stored = client.send(f"/patches?{urlencode({'repository': name, 'base': base_sha})}", content)
     operators = request.operators or stored["operators"]
     if not operators:
-        raise ValueError(f"no operator differs from {base_sha[:9]}; name one, or another --base")
+        raise ValueError(f"no operator differs from {short_sha(base_sha)}; name one, or another --base")
     spec = request.spec
     body = {
         "repository": name,

@@ -31,6 +31,7 @@ from warpwatch.cli.services import (
     running_database,
     running_services,
 )
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.spec import MAX_NAMES
 from warpwatch.contract.words import NO_FAILURE
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
@@ -212,7 +213,7 @@ def _submit(client: Client, root: Path, count: int, suite: str, case_limit: int)
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     key = f"up:{root.name}:{request['commits']}:{suite}:{case_limit}"
     answer = client.post("/submissions", request, idempotency_key=key)
-    newest = f"{shas[-1][:9]} {git.describe(root, shas[-1]).subject[:50]}"
+    newest = f"{short_sha(shas[-1])} {git.describe(root, shas[-1]).subject[:50]}"
     title = newest if len(shas) == 1 else f"{len(shas)} commits to {newest}"
     return [Submitted(answer["id"], title)]
 

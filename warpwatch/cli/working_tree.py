@@ -20,6 +20,7 @@ from warpwatch.cli.client import ApiError
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
 from warpwatch.cli.server_try import ServerTarget, is_remote, try_on_server
 from warpwatch.contract.case import derive_case, parse_case
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.definitions import DefinitionsSource, newest_version, parse_source
@@ -198,7 +199,7 @@ def _show_attempt(attempt: Attempt, tree: WorkingTree, base_sha: str, required: 
     _print(sensitivity.summary, "dim")
     if sensitivity.missed:
         _print(missed_text(sensitivity), "yellow")
-    summary = f"{wrong} wrong, {slower} slower than {base_sha[:9]} ({subject}); {seconds:.1f} s"
+    summary = f"{wrong} wrong, {slower} slower than {short_sha(base_sha)} ({subject}); {seconds:.1f} s"
     _print(summary, "red" if wrong or slower else "yellow" if sensitivity.missed else "green")
     return 1 if wrong or slower else 2 if sensitivity.missed else 0
 
@@ -261,7 +262,7 @@ def _try_tree(
         name for name in sources.operators(head_sha) if sources.of(base_sha, name) != sources.of(head_sha, name)
     ]
     if not operators:
-        raise ValueError(f"no operator differs from {base_sha[:9]}; name one, or another --base")
+        raise ValueError(f"no operator differs from {short_sha(base_sha)}; name one, or another --base")
     for number, operator in enumerate(operators):
         with run_progress(console, is_quiet=True) as progress, interruptible(progress):
             progress.job(number, len(operators), operator)

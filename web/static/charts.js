@@ -34,7 +34,7 @@ const CONFIG = {
 
 // A history sends each commit once and the times of its points as numbers: this adds what tooltips show, and gives both
 // ends of the interval the places of their median, which follows them.
-const SHORT = 8;
+const SHORT = 8; // As warpwatch.contract.commit_ids.SHORT_SHA.
 function expandHistory({ data, layout: { meta } }) {
   const duration = (ns) => {
     const [size, unit] = meta.units.find(([size]) => ns >= size * 0.9995) ?? meta.units.at(-1);
