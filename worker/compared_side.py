@@ -100,8 +100,8 @@ class ComparedSide:
         entry = self._cases.get(case)
         flops, bytes_moved = (entry.flops, entry.bytes) if entry else (0, 0)
         elapsed = time.monotonic() - begin
-        objection = self._limits.objection(reply.samples_ns, flops, bytes_moved, elapsed)
-        objection = objection or self._limits.objection(reply.launch_ns, 0, 0, elapsed)
+        objection = self._limits.objection(reply.samples_ns, flops, bytes_moved, elapsed, reply.prepare_ns)
+        objection = objection or self._limits.objection(reply.launch_ns, 0, 0, elapsed, reply.prepare_ns)
         return reply if objection is None else SampleReply(Status.WRONG, objection)
 
     def _failed(self, variant: str, case: str, failure: ChildFailure) -> SampleReply:

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from warpwatch.contract.catalogue import OperatorEntry
-from warpwatch.contract.measurement import NO_CEILING
+from warpwatch.contract.measurement import NO_CEILING, SETUP
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import ADDRESS, BUDGET_NS
@@ -147,9 +147,12 @@ class Measurer:
             BenchReply, "bench", seconds + budget / 1e9, self._reporter, budget_ns=budget, **names
         )
         elapsed = time.monotonic() - begin
+        # Where a call uses nothing but what was prepared, the time of `prepare` is part of all other metrics.
+        prepare_ns = {m.metric: m.median_ns for m in bench.measurements}.get(SETUP, 0.0)
         for measurement in bench.measurements:
             flops, bytes_moved = (0, 0) if measurement.metric in NO_CEILING else (bench.flops, bench.bytes)
-            objection = self._limits.objection(measurement.samples_ns, flops, bytes_moved, elapsed)
+            apart_ns = 0.0 if measurement.metric == SETUP else prepare_ns
+            objection = self._limits.objection(measurement.samples_ns, flops, bytes_moved, elapsed, apart_ns)
             if objection is not None:
                 fault, subjects = Fault.IMPLAUSIBLE_TIME, [measurement.metric]
                 return Finding(names["variant"], names["case"], Status.WRONG, objection, fault=fault, subjects=subjects)

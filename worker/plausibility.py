@@ -28,35 +28,45 @@ _LOOKS = 3
 class TimeLimits:
     """Limits of plausible times on a device. peaks: its measured ceilings, operations or bytes per second.
 
-    measure_again: measures them once more and returns the highest ever. Ceilings that were measured beside other work
-    are a fraction of what the device can do, and honest code would be faster than they allow.
+    measure_again: measures what nothing exceeds once more; None where that failed. Ceilings that were measured beside
+    other work are a fraction of what the device can do, and honest code is faster than they allow. So nobody is accused
+    by those alone, and the highest ever count.
     """
 
     peaks: Mapping[str, float] | None
     device_kind: str
-    measure_again: Callable[[], Mapping[str, float] | None] | None = None
+    measure_again: Callable[[], Mapping[str, float] | None]
     _looks: int = 0
+    _are_confirmed: bool = False
 
     def objection(
-        self, samples_ns: Sequence[float], flops: int, bytes_moved: int, elapsed_seconds: float
+        self,
+        samples_ns: Sequence[float],
+        flops: int,
+        bytes_moved: int,
+        elapsed_seconds: float,
+        prepare_ns: float = 0.0,
     ) -> str | None:
-        """Why these times of single calls cannot be true; None when they can.
+        """Why these times of single calls cannot be true; None when they can, or when nobody can tell.
 
-        elapsed_seconds: what the request took by the parent's clock. Every sample was taken meanwhile.
+        elapsed_seconds: what the request took by the parent's clock. Every sample was taken meanwhile, but for
+        prepare_ns in each: the time of `prepare`, which was measured apart.
         """
         if not samples_ns:
             return None
-        total_seconds = sum(samples_ns) / 1e9
+        total_seconds = (sum(samples_ns) - len(samples_ns) * prepare_ns) / 1e9
         if total_seconds > elapsed_seconds:
             return f"Its samples take {total_seconds:.3g} s, and the request took {elapsed_seconds:.3g} s"
         # The median, because a clock may now and then jump.
         typical_ns = median(samples_ns)
         floor_ns = self._floor_ns(flops, bytes_moved)
-        while typical_ns < floor_ns and self.measure_again is not None and self._looks < _LOOKS:
+        while typical_ns < floor_ns and self._looks < _LOOKS:
             self._looks += 1
-            self.peaks = self.measure_again() or self.peaks
+            again, peaks = self.measure_again(), self.peaks or {}
+            self._are_confirmed |= again is not None
+            self.peaks = {**peaks, **{name: max(rate, peaks.get(name, 0.0)) for name, rate in (again or {}).items()}}
             floor_ns = self._floor_ns(flops, bytes_moved)
-        if typical_ns < floor_ns:
+        if typical_ns < floor_ns and self._are_confirmed:
             return (
                 f"A call of {typical_ns:.3g} ns is faster than the device can be: it takes {floor_ns:.3g} ns at least"
             )

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.codec import from_json, to_json
@@ -56,6 +57,22 @@ def _path(home: Path, environment_key: str) -> Path:
 
 
 CEILINGS_SECONDS = 180.0
+
+
+def _ask_for_rates(
+    child: Child | Checkout, verb: Literal["ceilings", "bounds"], reporter: Reporter
+) -> dict[str, float] | None:
+    """None where they could not be measured."""
+    reporter.log(f"measuring the {verb} of this device")
+    try:
+        reply = child.ask(CeilingsReply, verb, CEILINGS_SECONDS, reporter)
+    except ChildFailure as failure:
+        reply = CeilingsReply(failure.status, failure.message)
+    if reply.status is not Status.OK:
+        reporter.log(f"the {verb} could not be measured: {reply.message}")
+        return None
+    return reply.peaks
+
 
 CheckoutKey = tuple[str, str, int, DefinitionsVersion | None, bool, Toolchain | None]
 """URL, commit, how many others of the same commit there are, what defines its operators, whether a sealed job has it,
@@ -158,13 +175,15 @@ class Tools:
                     self._peaks(environment, reporter, child, at_rest=True)
 
     def time_limits(self, peaks: dict[str, float] | None, reporter: Reporter) -> TimeLimits:
-        """Limits of plausible times by these ceilings, which are measured again before they accuse anybody."""
+        """Limits of plausible times by these ceilings. Before they accuse, those of a GPU are measured again, and
+        the bounds of a CPU, which no other work lowers, are measured."""
 
         def measure_again() -> dict[str, float] | None:
             environment, _ = self.identify(reporter)
             with self.host.lone_child(reporter) as child:
-                again = self._peaks(environment, reporter, child, again=True) or {}
-            return {name: max(again.get(name, 0.0), (peaks or {}).get(name, 0.0)) for name in {*again, *(peaks or {})}}
+                if self.host.kind == "cpu":
+                    return _ask_for_rates(child, "bounds", reporter)
+                return self._peaks(environment, reporter, child, again=True)
 
         return TimeLimits(peaks, self.host.kind, measure_again)
 
@@ -180,15 +199,10 @@ class Tools:
         before = known.values if known is not None else None
         if known is not None and not again and (known.at_rest or not at_rest):
             return before
-        reporter.log("measuring the ceilings of this device")
-        try:
-            reply = child.ask(CeilingsReply, "ceilings", CEILINGS_SECONDS, reporter)
-        except ChildFailure as failure:
-            reply = CeilingsReply(failure.status, failure.message)
-        if reply.status is not Status.OK:
-            reporter.log(f"the ceilings could not be measured: {reply.message}")
+        rates = _ask_for_rates(child, "ceilings", reporter)
+        if rates is None:
             return before
-        peaks = {name: max(peak, (before or {}).get(name, 0.0)) for name, peak in reply.peaks.items()}
+        peaks = {name: max(rate, (before or {}).get(name, 0.0)) for name, rate in rates.items()}
         is_at_rest = at_rest or (known is not None and known.at_rest)
         store_peaks(self.host.home, environment.key, MeasuredPeaks(peaks, is_at_rest))
         return peaks

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+from functools import partial
+from itertools import count, cycle
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.harness.child import Harness
@@ -13,6 +17,8 @@ from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import CeilingsReply, CheckReply
 from warpwatch.contract.words import Status
+from warpwatch.worker.harness.timers import ceilings
+from warpwatch.worker.harness.timers.ceilings import measure_bounds
 
 
 def test_greets_with_contract_and_torch(harness: Harness) -> None:
@@ -102,6 +108,18 @@ def test_ceilings_are_plausible(harness: Harness) -> None:
     most = {name: max(reply.peaks[name] for reply in replies) for name in replies[0].peaks}
     assert most["f32"] > 1.2 * most["f64"] > 0
     assert most["copy"] > 1e8
+
+
+def test_bounds_are_those_of_the_best_short_call_on_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other work interrupts nine of ten calls."""
+    monkeypatch.setattr(ceilings, "perf_counter_ns", partial(next, count(0, 10_000_000)))
+    times = cycle([*[0.1] * 9, 0.001])
+    monkeypatch.setattr(ceilings, "_seconds", lambda _device, call: (call(), next(times))[1])
+    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    rates = measure_bounds().peaks
+    assert rates["copy"] == pytest.approx(cores * 2 * 2**20 / 0.001)
+    assert rates["f32"] == rates["bf16"] == pytest.approx(cores * 2 * 256**3 / 0.001)
+    assert torch.get_num_threads() == threads
 
 
 def test_environment_is_the_same_at_every_start(harness: Harness, repository: Path, cache: Path) -> None:

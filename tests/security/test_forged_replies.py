@@ -87,7 +87,7 @@ def test_a_reply_instead_of_the_harnesss_own_does_not_count(tmp_path: Path, kind
 
 
 def test_times_that_no_device_can_show_are_refused() -> None:
-    limits = TimeLimits(PEAKS, "cuda")
+    limits = TimeLimits(PEAKS, "cuda", lambda: PEAKS)
     floor_ns = fastest_possible_ns(10**9, 10**8, PEAKS, "cuda")
     assert floor_ns == pytest.approx(1e9 * 10**8 / 16e12)
     assert limits.objection([floor_ns * 1.01] * 9, 10**9, 10**8, 1.0) is None
@@ -122,7 +122,17 @@ def test_ceilings_of_a_busy_host_are_measured_again_before_they_accuse() -> None
     assert len(looks) == 3, "a forger does not have them measured for ever"
 
 
+def test_nobody_is_accused_by_ceilings_that_could_not_be_measured_again() -> None:
+    answers = iter([None, None, None, PEAKS])
+    limits = TimeLimits(PEAKS, "cpu", lambda: next(answers))
+    assert limits.objection([0.001] * 9, 10**9, 10**8, 1.0) is None
+    assert limits.objection([0.001] * 9, 10**9, 10**8, 1.0) is None, "nor by a later look"
+
+
 def test_samples_cannot_take_longer_than_their_request() -> None:
-    limits = TimeLimits(None, "cpu")
+    limits = TimeLimits(None, "cpu", lambda: None)
     assert limits.objection([1e9] * 3, 0, 0, elapsed_seconds=3.1) is None
     assert limits.objection([1e9] * 3, 0, 0, elapsed_seconds=2.9) is not None
+    # The time of `prepare` was measured apart, and is part of every sample.
+    assert limits.objection([1e9] * 3, 0, 0, 0.1, prepare_ns=0.99e9) is None
+    assert limits.objection([1e9] * 3, 0, 0, 0.1, prepare_ns=0.9e9) is not None

@@ -32,7 +32,7 @@ def measurer(request: JobRequest, ask: Callable[..., Any], traces: Path, peaks: 
         ask=ask,
     )
     plan = JobPlan(request, (cast(Checkout, checkout),), OperatorSources(), traces)
-    return Measurer(plan, plan.checkouts[0], Diary(), TimeLimits(peaks, "cuda"), Strikes())
+    return Measurer(plan, plan.checkouts[0], Diary(), TimeLimits(peaks, "cuda", lambda: peaks), Strikes())
 
 
 @pytest.mark.parametrize(("metric", "status"), [("graph", Status.WRONG), ("launch", Status.OK)])
@@ -48,6 +48,16 @@ def test_a_call_may_return_before_the_device_could_be_done(tmp_path: Path, metri
     request = JobRequest(JobKind.BENCH, "/srv/kernels", "a" * 40, "square", JobSpec())
     finding = measurer(request, ask, tmp_path, {"copy": 1e12}).measure("bench", "v1", "n=1")
     assert finding.status is status, finding.message
+
+
+def test_samples_may_hold_the_time_of_prepare_which_was_measured_apart(tmp_path: Path) -> None:
+    hours = Measurement("graph", [7.2e12, 7.2e12], 7.2e12, 7.2e12, 7.2e12, 0.0)
+    setup = Measurement("setup", [1.0], 7.2e12, 7.2e12, 7.2e12, 0.0)
+    request = JobRequest(JobKind.BENCH, "/srv/kernels", "a" * 40, "square", JobSpec())
+    for measurements, subjects in (([hours, setup], []), ([hours], ["graph"])):
+        reply = BenchReply(Status.OK, measurements=measurements)
+        finding = measurer(request, lambda *_, reply=reply, **__: reply, tmp_path, None).measure("bench", "v1", "n=1")
+        assert finding.subjects == subjects, finding.message
 
 
 @pytest.mark.parametrize(("kind", "is_measured"), [(JobKind.PROFILE, True), (JobKind.COMPARE, False)])

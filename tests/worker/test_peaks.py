@@ -60,11 +60,15 @@ def test_a_file_that_cannot_be_used_counts_as_none(host: Host, text: str) -> Non
     assert read_peaks(host.home, "key") is None
 
 
-def test_the_highest_ceilings_ever_limit_the_times_of_honest_code(tools: Tools, key: str) -> None:
-    lay_in(tools.host, key, copy=1e3, f32=1e18, at_rest=True)
-    limits = tools.time_limits({"copy": 1e3, "f32": 1e18}, Diary())
-    assert limits.objection([1e5] * 9, 8, 10**6, elapsed_seconds=1.0) is None, "a megabyte in 100 µs is plausible"
+def test_bounds_and_not_ceilings_of_a_busy_host_accuse_on_a_cpu(tools: Tools, key: str) -> None:
+    """Products that other work interrupts made honest ones of a third of their size look 30 times too fast."""
+    ceilings = {"copy": 1e3, "f32": 1e5}
+    lay_in(tools.host, key, **ceilings, at_rest=True)
+    diary = Diary()
+    limits = tools.time_limits(ceilings, diary)
+    assert limits.objection([1e5] * 9, 10**6, 10**6, elapsed_seconds=1.0) is None, "a megabyte in 100 µs is plausible"
+    assert diary.lines == ["measuring the bounds of this device"]
+    assert limits.objection([1.0] * 9, 10**6, 10**6, elapsed_seconds=1.0) is not None
     known = read_peaks(tools.host.home, key)
     assert known is not None
-    assert known.values["copy"] > 1e8
-    assert (known.values["f32"], known.at_rest) == (1e18, True)
+    assert known.values == ceilings, "bounds are no ceilings of a roofline"

@@ -180,7 +180,7 @@ def claim(samples_ns: list[float]) -> Callable[[Scene], str]:
             send=lambda *_, **__: None,
             answer=lambda *_: reply,
         )
-        limits = TimeLimits(PEAKS, "cuda")
+        limits = TimeLimits(PEAKS, "cuda", lambda: PEAKS)
         plan = JobPlan(REQUEST, (checkout, checkout), OperatorSources(), scene.folder)
         side = ComparedSide("head", plan, checkout, BoundedReporter(Diary()), limits)
         entry: Any = SimpleNamespace(flops=0, bytes=2**30)

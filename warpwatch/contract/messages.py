@@ -78,10 +78,10 @@ class Request:
     """One request.
 
     verb: catalogue | cases | check | bench | profile | rehearse | plan | prepare | sample | testify | finish | ceilings
-    | canary | environment. A child that builds knows key | build instead. Both answer `ping` with an empty reply.
-    `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
-    A `sample` is one slice of about 10 ms on a GPU and 40 ms on a CPU (one call, where a call takes longer), or of
-    budget_ns / rounds where that is shorter; rounds is how many slices are planned. On a GPU a slice of `launch`
+    | bounds | canary | environment. A child that builds knows key | build instead. Both answer `ping` with an empty
+    reply. `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across
+    children. A `sample` is one slice of about 10 ms on a GPU and 40 ms on a CPU (one call, where a call takes longer),
+    or of budget_ns / rounds where that is shorter; rounds is how many slices are planned. On a GPU a slice of `launch`
     follows. `testify` is the part of `finish` that needs a device of its own, and which `finish` makes up for where
     nobody asked for it. `rehearse` measures the reference and forgets it, so that the first `prepare` and `finish` of a
     child do not wait for what is loaded late.
@@ -226,7 +226,8 @@ class SampleReply:
     graph, and only samples of one metric can be compared. launch_ns: none where a call waits for the device, see
     no_launch. plan: of `plan`. times_itself: of `plan`, whether every `prepare` times something, `prepare` of a variant
     or configurations of kernels, for which no other child may prepare at the same time. no_launch: of `prepare`, why
-    there is no `launch`. core: the number of the core on which the calls of `launch` ran.
+    there is no `launch`. core: the number of the core on which the calls of `launch` ran. prepare_ns: the time of
+    `prepare`, measured apart, that every sample holds beside its call.
     """
 
     status: Status
@@ -238,6 +239,7 @@ class SampleReply:
     times_itself: bool = False
     no_launch: str = ""
     core: int | None = None
+    prepare_ns: float = 0.0
 
     def __post_init__(self) -> None:
         """ValueError for times that no device can show."""
@@ -282,7 +284,10 @@ class ProgramReply:
 
 @dataclass(frozen=True, slots=True)
 class CeilingsReply:
-    """Measured peaks of the device: "copy" in bytes per second; "f32", "tf32", "bf16", "f64" in FLOP per second."""
+    """Measured peaks of the device: "copy" in bytes per second; "f32", "tf32", "bf16", "f64" in FLOP per second.
+
+    `bounds` answers the same of a CPU, as rates that no call exceeds by far, whatever runs beside them.
+    """
 
     status: Status
     message: str = ""

@@ -250,6 +250,7 @@ class Prepared:
             launch_ns=launches,
             no_launch=self.no_launch,
             core=self._launch.core if self._launch is not None else None,
+            prepare_ns=self._setup_ns,
         )
 
     def _warm_up_after_rest(self) -> None:

@@ -24,7 +24,6 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +36,7 @@ from warpwatch.quantization import is_coded
 from ..failures import WrongResultError, device_works
 from ..oracle import Oracle
 from ..problem import CaseData, CaseProblem, LiveCall, as_bytes, bits, is_same, poison_memory
+from ..timers.ceilings import one_thread
 from ..timers.cuda import elapsed_ns, new_event
 from ..timers.kernel import busy_ns
 from ..timers.rotation import set_seeds
@@ -109,7 +109,7 @@ def _expect_as_long(calls: _Calls, clock: Clock, pairs: int) -> float:
     accused = next((kind for kind in times if kind.are_suspicious), None)
     # The fastest answer of all: what is known by accident comes fast, and is wrong where the key says too little.
     calls.expect_right_answer_of_fastest()
-    with _one_thread():
+    with one_thread():
         evidence = calls.find_evidence() if accused is not None else None
     if accused is not None and evidence is not None:
         raise WrongResultError(
@@ -118,17 +118,6 @@ def _expect_as_long(calls: _Calls, clock: Clock, pairs: int) -> float:
             Fault.CACHED_RESULT,
         )
     return min(times[0].new)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Lets torch use one thread: of several, those that wait for another on a busy host spin, which looks like work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ FAILURE_REPLIES: dict[str, Any] = {
     "testify": SampleReply,
     "finish": SampleReply,
     "ceilings": CeilingsReply,
+    "bounds": CeilingsReply,
     "canary": CanaryReply,
 }
 VERBS = (*FAILURE_REPLIES, "catalogue", "environment", PING)

@@ -43,7 +43,7 @@ from ..problem import CaseProblem, Progress
 from ..profile.counters import run_counted
 from ..profile.launches import LaunchRecording
 from ..profile.profiling import profile_problem
-from ..timers.ceilings import inspect, measure_ceilings
+from ..timers.ceilings import inspect, measure_bounds, measure_ceilings
 from ..timers.warm_up import rehearse
 from ..turns import ChildTurns
 from .builder import last_lines
@@ -150,6 +150,9 @@ class Verbs:
 
     def ceilings(self, _request: Request, _progress: Progress) -> CeilingsReply:
         return measure_ceilings(self._settings.device)
+
+    def bounds(self, _request: Request, _progress: Progress) -> CeilingsReply:
+        return measure_bounds()
 
     def canary(self, _request: Request, _progress: Progress) -> CanaryReply:
         return inspect(self._settings.device)

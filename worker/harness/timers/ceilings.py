@@ -1,13 +1,16 @@
 """Measures the ceilings of a device, for roofline shares: copy bandwidth, and matrix products in each precision.
 
 Repeated in a few milliseconds they are a canary, which tells with the state of a card whether it is fit to measure.
+Those of a CPU are a fraction of what it can do where other work runs beside them, so its bounds accuse instead.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import cycle
 from time import perf_counter_ns
 from typing import Any
 
@@ -31,6 +34,8 @@ _PRECISIONS = {"cpu": ("f32", "f64"), "cuda": ("f32", "tf32", "bf16", "f16", "f6
 _ELEMENTS = ("e4m3", "i8")
 """Number formats whose products a GPU may have instructions for, besides those of its precisions."""
 _MEMORY_SHARE = 8
+_SHORT_MATRIX, _SHORT_COPY_BYTES = 256, 2**20
+"""Calls of less than a millisecond, of which other work interrupts some and not all."""
 
 
 def measure_ceilings(device: torch.device) -> CeilingsReply:
@@ -38,7 +43,7 @@ def measure_ceilings(device: torch.device) -> CeilingsReply:
     peaks = {"copy": _copy_bandwidth(device)}
     for precision in _PRECISIONS[device.type]:
         with torch.no_grad(), precision_switches(precision):
-            peaks[precision] = _matmul_rate(device, precision)
+            peaks[precision] = _matmul_rate(device, precision, _MATRIX[device.type])
     for element in _ELEMENTS if device.type == "cuda" else ():
         # Of cards without such instructions, torch refuses the product.
         with torch.no_grad(), suppress(RuntimeError):
@@ -48,13 +53,47 @@ def measure_ceilings(device: torch.device) -> CeilingsReply:
     return CeilingsReply(Status.OK, "", peaks)
 
 
+def measure_bounds() -> CeilingsReply:
+    """Rates that no call on this CPU exceeds by far, whatever else runs: what one thread does in its best short call,
+    times the cores. So they are more than the cores together can do."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpu, n = torch.device("cpu"), _SHORT_MATRIX
+    # Pieces of what no cache holds.
+    count = max(_COPY_BYTES["cpu"], 2 * last_level_cache()) // _SHORT_COPY_BYTES
+    source = torch.randn(count, _SHORT_COPY_BYTES // 4)
+    pieces = cycle(zip(source.clone(), source, strict=True))
+
+    def copy() -> None:
+        target, numbers = next(pieces)
+        target.copy_(numbers)
+
+    with torch.no_grad(), one_thread():
+        rates = {"copy": 2 * _SHORT_COPY_BYTES / _best_seconds(cpu, copy)}
+        for precision in ("f32", "bf16"):
+            rates[precision] = _matmul_rate(cpu, precision, n)
+        with suppress(RuntimeError):
+            rates["i8"] = _coded_rate(cpu, "i8", n)
+    return CeilingsReply(Status.OK, "", {name: cores * rate for name, rate in rates.items()})
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Lets torch use one thread: of several, those that wait for another on a busy host spin, which looks like work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def measure_canary(device: torch.device) -> dict[str, float]:
     """Repeats the copy and the f32 product in a few milliseconds, to compare with the ceilings of the device.
 
     Returns bytes per second for "copy" and FLOP per second for "f32".
     """
     with torch.no_grad(), precision_switches("f32"):
-        rates = {"copy": _copy_bandwidth(device, 0), "f32": _matmul_rate(device, "f32", 0)}
+        rates = {"copy": _copy_bandwidth(device, 0), "f32": _matmul_rate(device, "f32", _MATRIX[device.type], 0)}
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return rates
@@ -73,9 +112,8 @@ def _copy_bandwidth(device: torch.device, budget_ns: int | None = None) -> float
     return 2 * source.numel() * 4 / _best_seconds(device, lambda: target.copy_(source), budget_ns)
 
 
-def _matmul_rate(device: torch.device, precision: str, budget_ns: int | None = None) -> float:
-    """FLOP per second of a square matrix product of normally distributed numbers."""
-    n = _MATRIX[device.type]
+def _matmul_rate(device: torch.device, precision: str, n: int, budget_ns: int | None = None) -> float:
+    """FLOP per second of a product of two matrices of n × n normally distributed numbers."""
     a = torch.randn(n, n, device=device).to(DTYPES[precision])
     b = torch.randn(n, n, device=device).to(DTYPES[precision])
     out = a @ b
@@ -98,7 +136,7 @@ def _coded_rate(device: torch.device, element: str, n: int, budget_ns: int | Non
     return 2 * n**3 / _best_seconds(device, product, budget_ns)
 
 
-def _best_seconds(device: torch.device, call: Callable[[], object], budget_ns: int | None) -> float:
+def _best_seconds(device: torch.device, call: Callable[[], object], budget_ns: int | None = None) -> float:
     """Seconds of the fastest call of at least four, and of all that fit into `budget_ns`."""
     best = _seconds(device, call)
     end = perf_counter_ns() + (_BUDGET_NS[device.type] if budget_ns is None else budget_ns)
