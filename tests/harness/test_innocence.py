@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 import torch
+from torch import Tensor
 
+from tests.harness.twice import twice
 from warpwatch.contract.words import Fault
 from warpwatch.operator import Cost, Operator, Variant, case
 from warpwatch.worker.harness.checks import anticheat
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.oracle import Oracle
-from warpwatch.worker.harness.problem import CaseProblem
+from warpwatch.worker.harness.problem import CaseProblem, LiveCall
 from warpwatch.worker.harness.timers import cuda as timer_cuda
 
 
@@ -53,6 +57,46 @@ def test_a_replay_that_is_not_repeated_gives_the_next_one_more_time(monkeypatch:
     assert [timer_cuda._replay_once(graph, lead) for _ in range(3)] == [1.0] * 3
     assert slept == [1e6, 2e6, 4e6]
     assert graph.replay.call_count == 3
+
+
+@pytest.mark.parametrize(("ends_after", "is_accused"), [(3, False), (99, True)])
+def test_a_thread_that_ends_a_moment_after_its_call_is_not_accused(
+    ends_after: int, is_accused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has reported its result, and does not get a core to end on; or it goes on."""
+    helpers: list[threading.Thread] = []
+    end, looks = threading.Event(), itertools.count(1)
+
+    def double(x: Tensor) -> Tensor:
+        y, done = torch.empty_like(x), threading.Event()
+
+        def work() -> None:
+            torch.mul(x, 2, out=y)
+            done.set()
+            end.wait()
+
+        helpers.append(threading.Thread(target=work, name="helper"))
+        helpers[-1].start()
+        done.wait()
+        return y
+
+    def sleep(_seconds: float) -> None:
+        if next(looks) == ends_after:
+            end.set()
+            for helper in helpers:
+                helper.join()
+
+    problem = twice(double)
+    live = LiveCall(problem, 0)
+    monkeypatch.setattr(time, "sleep", sleep)
+    try:
+        if is_accused:
+            with pytest.raises(WrongResultError, match="the thread 'helper' that it started still runs"):
+                anticheat.expect_finished(live, 0, 0)
+        else:
+            anticheat.expect_finished(live, 0, 0)
+    finally:
+        end.set()
 
 
 @pytest.mark.parametrize(

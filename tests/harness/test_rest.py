@@ -56,13 +56,48 @@ def test_threads_that_wait_or_soon_stop_to_spin_are_no_work() -> None:
 
 
 def test_a_device_is_asked_for_kernels_of_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = iter([0.9, 0.8, 0.9, 0.0, 0.0])
+    shares = iter([0.9, 0.9, 0.8, 0.9, 0.9, 0.0, 0.9, 0.0, 0.0])
     monkeypatch.setattr(rest, "busy_ns", lambda run: (next(shares) * rest._LOOK_SECONDS * 1e9, None))
     monkeypatch.setattr(rest, "_PATIENCE_SECONDS", 0.0)
     with pytest.raises(WrongResultError, match="it keeps the device busy for 80% of the time"):
         expect_rest(torch.device("cuda:0"))
-    expect_rest(torch.device("cuda:0"))
-    expect_rest(torch.device("cuda:0"))
+    for _ in range(3):
+        expect_rest(torch.device("cuda:0"))
+
+
+@pytest.mark.parametrize(
+    ("ran", "waited", "is_accused"),
+    [
+        (95, 5, True),
+        # The host is busy: 30 others take turns on the core.
+        (4, 96, True),
+        (4, 140, True),
+        # A thread wakes every 10 ms for a moment, and waits 80 ms for a core each time.
+        (0.06, 88, False),
+        (0.06, 100, False),
+        (1.8, 80, False),
+    ],
+)
+def test_waits_for_a_core_are_no_work(
+    ran: float, waited: float, is_accused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ran, waited: milliseconds of a thread in a look of 100."""
+    looks = {"time": 0}
+
+    def advance(seconds: float) -> None:
+        looks["time"] += round(seconds * 1e9)
+
+    def read() -> dict[str, tuple[int, int]]:
+        return {"7": (round(looks["time"] * ran / 100), round(looks["time"] * waited / 100))}
+
+    monkeypatch.setattr(rest, "_read_threads", read)
+    monkeypatch.setattr(rest, "perf_counter_ns", lambda: looks["time"])
+    monkeypatch.setattr(time, "sleep", advance)
+    if is_accused:
+        with pytest.raises(WrongResultError, match="keeps a CPU busy for 100% of the time"):
+            expect_rest(CPU)
+    else:
+        expect_rest(CPU)
 
 
 @pytest.mark.parametrize(("works", "suspicious"), [(True, True), (False, False)])
