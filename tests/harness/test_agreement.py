@@ -13,6 +13,7 @@ from torch import Tensor
 from warpwatch.contract.words import Fault
 from warpwatch.operator import Cost, Operator, case
 from warpwatch.worker.harness import bench
+from warpwatch.worker.harness.checks import preparation
 from warpwatch.worker.harness.checks.preparation import expect_no_answer
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.guards.agreement import (
@@ -24,6 +25,7 @@ from warpwatch.worker.harness.guards.agreement import (
     find_disagreement,
     find_skipped_work,
 )
+from warpwatch.worker.harness.guards.integrity import TamperGuard
 from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.timers.graphs import CapturedGraph
 from warpwatch.worker.harness.timers.kernel import union_ns
@@ -210,6 +212,37 @@ def test_formats_and_plans_are_no_answers(name: str) -> None:
     prepare, function, is_amortised = HONEST[name]
     # Large enough that a product takes much longer than a copy.
     assert judge(prepare, function, 256) is is_amortised
+
+
+@pytest.mark.parametrize(("call_ns", "is_accused"), [(50_000, False), (15_000, True)])
+def test_a_copy_that_others_made_slow_accuses_no_call_after_it(
+    call_ns: int, is_accused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others run beside the first five runs of a copy of 10 µs, of the call and of a reference of 400 µs."""
+    turns = itertools.count()
+    true_ns = {"copy": 10_000, "reference": 400_000}
+
+    def elapsed_ns(_problem: CaseProblem, run: Any) -> float:
+        return true_ns.get(getattr(run, "__name__", ""), call_ns) * (100 if next(turns) < 5 else 1)
+
+    def reference() -> None: ...
+
+    monkeypatch.setattr(CaseProblem, "own_call", lambda _problem, _data: reference)
+    monkeypatch.setattr(preparation, "_elapsed_ns", elapsed_ns)
+    prepare, function, _ = HONEST["half the work"]
+    if is_accused:
+        with pytest.raises(WrongResultError, match=r"takes 15.0 µs where a copy of the result takes 10.0 µs"):
+            judge(prepare, function)
+    else:
+        assert not judge(prepare, function)
+
+
+def test_a_sample_says_how_much_of_it_is_prepare() -> None:
+    prepare, function, _ = HONEST["half the work"]
+    problem = make_problem(prepare, function)
+    reply = bench.Prepared(problem, 0, 1_000_000, TamperGuard()).sample()
+    assert 0 < reply.prepare_ns <= min(reply.samples_ns)
+    assert bench.Prepared(make_problem(None, lambda a, b: a @ b), 0, 1_000_000, TamperGuard()).sample().prepare_ns == 0
 
 
 @pytest.mark.parametrize("unused", [1, 2**22])

@@ -22,6 +22,7 @@ from warpwatch.contract.words import Fault
 
 from ..failures import WrongResultError
 from ..problem import CaseData, CaseProblem, bits, is_same, keywords_of
+from ..timers.ceilings import one_thread
 
 _FEWEST_ELEMENTS = 16
 """Two numbers always correlate; this many do not by chance."""
@@ -32,8 +33,6 @@ _COPY_SHARE, _COPY_SLACK_NS = 2.0, 5_000
 """A call that takes at most this many times a copy of its results only copies them."""
 _WORTH_COPYING = 4.0
 """How many times a call's time the reference must take before a call that copies is suspicious."""
-_HOPELESS = 10.0
-"""A call that takes this many times as long as the copy is not timed again."""
 _SEED_BITS = 40
 
 
@@ -112,18 +111,16 @@ def _expect_more_than_a_copy(
     problem: CaseProblem, call: Callable[[], Any], answers: dict[str, Tensor], inputs: CaseData
 ) -> None:
     """Raises WrongResultError when a call that uses only prepared arguments takes no longer than copying its result."""
-    copy_ns = min(
-        _elapsed_ns(problem, lambda: [tensor.clone() for tensor in answers.values()]) for _ in range(_TIMINGS)
-    )
-    bound_ns = _COPY_SHARE * copy_ns + _COPY_SLACK_NS
-    call_ns = _elapsed_ns(problem, call)
-    for _ in range(_TIMINGS if call_ns < _HOPELESS * bound_ns else 0):
-        call_ns = min(call_ns, _elapsed_ns(problem, call))
-    if call_ns > bound_ns or problem.own_precision(inputs) is None:
-        return
-    own_call = problem.own_call(inputs)
-    reference_ns = min(_elapsed_ns(problem, own_call) for _ in range(_TIMINGS))
-    if reference_ns >= _WORTH_COPYING * call_ns:
+
+    def copy() -> list[Tensor]:
+        return [tensor.clone() for tensor in answers.values()]
+
+    with one_thread():
+        copy_ns, call_ns = _shortest_ns(problem, copy, call)
+        if _exceeds_copy(call_ns, copy_ns) or problem.own_precision(inputs) is None:
+            return
+        copy_ns, call_ns, reference_ns = _shortest_ns(problem, copy, call, problem.own_call(inputs))
+    if not _exceeds_copy(call_ns, copy_ns) and reference_ns > _WORTH_COPYING * call_ns:
         raise WrongResultError(
             f"`prepare` computes the answer: a call uses nothing else, and takes {call_ns / 1e3:.1f} µs where a copy of"
             f" the result takes {copy_ns / 1e3:.1f} µs",
@@ -131,12 +128,25 @@ def _expect_more_than_a_copy(
         )
 
 
+def _exceeds_copy(call_ns: float, copy_ns: float) -> bool:
+    return call_ns > _COPY_SHARE * copy_ns + _COPY_SLACK_NS
+
+
+def _shortest_ns(problem: CaseProblem, *runs: Callable[[], Any]) -> list[float]:
+    """The shortest time of each run. They take turns, because other work on the host makes any of them longer."""
+    turns = [[_elapsed_ns(problem, run) for run in runs] for _ in range(_TIMINGS)]
+    return [min(times) for times in zip(*turns, strict=True)]
+
+
 def _elapsed_ns(problem: CaseProblem, run: Callable[[], Any]) -> float:
+    """Nanoseconds of a run until the device has ended it; of a CPU what it took of the cores, since to wait for a core
+    is no work."""
+    clock = time.process_time_ns if problem.device.type == "cpu" else time.perf_counter_ns
     problem.synchronize()
-    begin = time.perf_counter_ns()
+    begin = clock()
     run()
     problem.synchronize()
-    return float(time.perf_counter_ns() - begin)
+    return float(clock() - begin)
 
 
 def _correlates(tensor: Tensor, answer: Tensor) -> bool:
