@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from typing import Any, NamedTuple
 
@@ -198,15 +198,18 @@ IS_SUSPECTED = "(regressions.verdict = 'suspected' AND regressions.state IN ('ne
 IS_UNPAIRED = "(regressions.verdict = 'suspected' AND regressions.settled_at IS NOT NULL)"
 """SQL: whether a change is suspected and nothing can be measured for it, as its results come from elsewhere."""
 SUPERSEDED = "regressions.state = 'invalid' AND regressions.triaged_at IS NULL"
-"""Regressions that the server itself called invalid: they are the wider range of another one, or the same change."""
-TAB = f"""
-CASE WHEN {SUPERSEDED} THEN NULL
-     WHEN regressions.verdict IN ('dismissed', 'unsure') OR regressions.state NOT IN ('new', 'acknowledged')
-     THEN '{InboxTab.CLOSED}'
-     WHEN regressions.verdict = 'suspected' THEN '{InboxTab.SUSPECTED}'
-     WHEN regressions.direction = 'faster' THEN '{InboxTab.IMPROVEMENTS}' ELSE '{InboxTab.OPEN}' END
-"""
-"""SQL: contract.words.InboxTab; NULL for what is superseded."""
+"""Regressions that the server itself took for the wider range of another regression, or for the same change: no person
+called them invalid."""
+IN_TAB = {
+    InboxTab.OPEN: f"({IS_OPEN} AND regressions.direction <> 'faster')",
+    InboxTab.SUSPECTED: IS_SUSPECTED,
+    InboxTab.IMPROVEMENTS: f"({IS_OPEN} AND regressions.direction = 'faster')",
+    InboxTab.CLOSED: f"""
+    (NOT ({SUPERSEDED}) AND (regressions.verdict IN ('dismissed', 'unsure')
+                             OR regressions.state NOT IN ('new', 'acknowledged')))
+    """,
+}
+"""SQL: whether a tab of the inbox has a regression. What is superseded is in none."""
 PHASE = f"""
 CASE WHEN {IS_UNPAIRED} THEN 'unpaired'
      WHEN regressions.verdict <> 'confirmed' THEN regressions.verdict
@@ -238,10 +241,12 @@ _BRANCH = """
 """
 
 WORST_SIGNAL = f"""
-(SELECT {SIGNAL} FROM regression_series AS member JOIN series ON series.id = member.series_id
- WHERE member.regression_id = regressions.id AND regressions.direction <> 'broken'
- ORDER BY abs(coalesce(member.left_ratio, member.ratio, member.suspected_ratio)
-              - coalesce(regressions.left_ratio, regressions.ratio)), member.series_id LIMIT 1)
+(SELECT {SIGNAL} FROM (
+    SELECT series_id FROM regression_series AS member
+    WHERE member.regression_id = regressions.id AND regressions.direction <> 'broken'
+    ORDER BY abs(coalesce(member.left_ratio, member.ratio, member.suspected_ratio)
+                 - coalesce(regressions.left_ratio, regressions.ratio)), member.series_id LIMIT 1
+ ) AS worst JOIN series ON series.id = worst.series_id)
 """
 """SQL: contract.words.Signal of the series that a regression is named by."""
 OTHER_RATIO = f"""
@@ -286,28 +291,34 @@ CASE WHEN regressions.left_ratio IS NOT NULL THEN regressions.left_ratio
 """
 """SQL: the factor that is left of a change."""
 
-ON_LINE = f"({on_line('head.id')} AND {on_line('base.id')})"
+ON_LINE = f"({on_line('regressions.head_commit_id')} AND {on_line('regressions.base_commit_id')})"
 """SQL: whether a change is one of the line, so that both of its ends lie on it."""
-MATCHES = f"""
-operators.repository_id = :repository_id
-AND (CAST(:tab AS text) IS NULL OR {TAB} = :tab)
-AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict)
-AND (CAST(:state AS text) IS NULL OR state = :state OR (:state = 'open' AND state IN ('new', 'acknowledged')))
-AND (CAST(:direction AS text) IS NULL OR direction = :direction)
-AND (CAST(:operator AS text) IS NULL OR operators.name = :operator)
-AND (CAST(:device_key AS text) IS NULL OR devices.key = :device_key)
-AND (CAST(:case_key AS text) IS NULL OR EXISTS (
-    SELECT FROM regression_series AS member JOIN series ON series.id = member.series_id
-    JOIN cases ON cases.id = series.case_id WHERE member.regression_id = regressions.id AND cases.key = :case_key))
-AND (CAST(:assignee AS text) IS NULL OR coalesce(assignee, '{NOBODY}') = :assignee)
-AND (CAST(:watcher AS text) IS NULL OR EXISTS (
-    SELECT FROM regression_series AS member JOIN series ON series.id = member.series_id
-    WHERE member.regression_id = regressions.id AND {is_watched("series.operator_id", "series.case_id")}))
-AND (NOT :overdue OR (due_on < current_date AND state IN ('new', 'acknowledged')))
-AND (CAST(:since AS bigint) IS NULL OR head.ordinal > :since)
-AND (CAST(:until AS bigint) IS NULL OR base.ordinal < :until)
-AND {ON_LINE}
-"""
+_OF_REPOSITORY = "regressions.operator_id IN (SELECT id FROM operators WHERE repository_id = :repository_id)"
+_WAITS = "regressions.state IN ('new', 'acknowledged')"
+_CONDITIONS = {
+    "verdict": "regressions.verdict = :verdict",
+    "state": "regressions.state = :state",
+    "direction": "regressions.direction = :direction",
+    "operator": "regressions.operator_id IN (SELECT id FROM operators WHERE name = :operator)",
+    "device_key": "regressions.device_id IN (SELECT id FROM devices WHERE key = :device_key)",
+    "case_key": """
+    EXISTS (SELECT FROM regression_series AS member JOIN series ON series.id = member.series_id
+            JOIN cases ON cases.id = series.case_id
+            WHERE member.regression_id = regressions.id AND cases.key = :case_key)
+    """,
+    "assignee": f"coalesce(regressions.assignee, '{NOBODY}') = :assignee",
+    "watcher": f"""
+    EXISTS (SELECT FROM regression_series AS member JOIN series ON series.id = member.series_id
+            WHERE member.regression_id = regressions.id AND {is_watched("series.operator_id", "series.case_id")})
+    """,
+    "overdue": f"regressions.due_on < current_date AND {_WAITS}",
+    "since": """
+    regressions.head_commit_id IN (SELECT id FROM commits WHERE repository_id = :repository_id AND ordinal > :since)
+    """,
+    "until": """
+    regressions.base_commit_id IN (SELECT id FROM commits WHERE repository_id = :repository_id AND ordinal < :until)
+    """,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +346,23 @@ class RegressionFilter:
     line: HistoryLine = ALL_COMMITS
 
     @property
+    def condition(self) -> str:
+        """SQL: whether a regression of the repository is asked for.
+
+        It has no more than what is asked. Tests of all parameters for NULL hide from the plan of a prepared statement
+        how few rows match, and it takes 60 ms instead of 8 for 5,000 regressions.
+        """
+        values = {name: getattr(self, name) for name in _CONDITIONS}
+        asked = [_CONDITIONS[name] for name, value in values.items() if value is not None and value is not False]
+        if self.state == "open":
+            asked[asked.index(_CONDITIONS["state"])] = _WAITS
+        if self.tab is not None:
+            asked.append(IN_TAB[InboxTab(self.tab)])
+        if self.line.line_id is not None:
+            asked.append(ON_LINE)
+        return " AND ".join([_OF_REPOSITORY, *asked])
+
+    @property
     def parameters(self) -> dict[str, Any]:
         columns = asdict(self)
         del columns["line"]
@@ -352,13 +380,11 @@ def list_regressions(
 
 def count_by_tab(session: Session, repository_id: int, question: RegressionFilter) -> dict[InboxTab, int]:
     """How many regressions are in each tab, whichever tab, verdict and state the question asks for."""
-    sql = f"SELECT {TAB} AS tab, count(*) FROM {TABLES} WHERE {MATCHES} GROUP BY 1"
-    counts = dict.fromkeys(InboxTab, 0)
-    asked = question.parameters | {"tab": None, "verdict": None, "state": None}
-    for tab, count in session.execute(text(sql), asked | {"repository_id": repository_id}):
-        if tab is not None:
-            counts[InboxTab(tab)] = count
-    return counts
+    any_tab = replace(question, tab=None, verdict=None, state=None)
+    counts = ", ".join(f"count(*) FILTER (WHERE {condition})" for condition in IN_TAB.values())
+    sql = f"SELECT {counts} FROM regressions WHERE {any_tab.condition}"
+    row = session.execute(text(sql), any_tab.parameters | {"repository_id": repository_id}).one()
+    return dict(zip(IN_TAB, row, strict=True))
 
 
 def list_all_regressions(session: Session, repository_id: int, question: RegressionFilter) -> list[RegressionRow]:
@@ -369,9 +395,12 @@ def list_all_regressions(session: Session, repository_id: int, question: Regress
 def _worst_first(
     session: Session, repository_id: int, question: RegressionFilter, limit: int, skip: int
 ) -> list[RegressionRow]:
+    order = f"ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id DESC"
+    # Only the rows of the page are joined, and get the columns that take a statement each.
     sql = f"""
-    {_REGRESSIONS} WHERE {MATCHES}
-    ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id DESC LIMIT :limit OFFSET :skip
+    {_REGRESSIONS} WHERE regressions.id = ANY(ARRAY(
+        SELECT regressions.id FROM regressions WHERE {question.condition} {order} LIMIT :limit OFFSET :skip))
+    {order}
     """
     return fetch(
         session, RegressionRow, sql, repository_id=repository_id, limit=limit, skip=skip, **question.parameters

@@ -14,7 +14,6 @@ from warpwatch.db.reads.query import MAX_PAGE, Page, fetch
 from warpwatch.db.regressions import (
     COLUMNS,
     IS_UNPAIRED,
-    MATCHES,
     ON_LINE,
     RANK,
     SEVERITY,
@@ -76,36 +75,47 @@ class QualityRow:
 OPEN = ("new", "acknowledged")
 """States in which a regression waits for somebody."""
 
-# A range that is still wide belongs to the narrowest one inside it that is of one of its operators, and to all with the
-# same head. What the filters leave out counts here too, so that an event is the same whatever is asked for.
-_EVENTS = f"""
-WITH known AS MATERIALIZED (
-    SELECT regressions.id, regressions.operator_id, verdict, direction, base_commit_id, head_commit_id,
-           base.ordinal AS base_at, head.ordinal AS head_at, {RANK} AS rank, {SEVERITY} AS severity,
-                {MATCHES} AS is_found
-    FROM {TABLES}
-    WHERE operators.repository_id = :repository_id AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict)
-      AND {ON_LINE}
-), found AS MATERIALIZED (
-    SELECT * FROM known WHERE is_found
-), narrowed AS (
-    SELECT DISTINCT ON (wide.base_commit_id, wide.head_commit_id, wide.verdict, wide.direction)
-           wide.base_commit_id, wide.head_commit_id, wide.verdict, wide.direction, narrow.head_commit_id AS event_head
-    FROM known AS wide CROSS JOIN LATERAL generate_series(wide.base_at + 1, wide.head_at) AS inside
-    JOIN known AS narrow ON narrow.operator_id = wide.operator_id AND narrow.direction = wide.direction
-         AND narrow.verdict = wide.verdict AND narrow.head_at = inside
-    WHERE wide.head_at - wide.base_at > 1 AND narrow.base_at >= wide.base_at
-      AND narrow.head_at - narrow.base_at < wide.head_at - wide.base_at
-      AND (wide.base_commit_id, wide.head_commit_id, wide.verdict, wide.direction) IN (SELECT base_commit_id,
-           head_commit_id, verdict, direction FROM found)
-    ORDER BY wide.base_commit_id, wide.head_commit_id, wide.verdict, wide.direction, narrow.head_at - narrow.base_at,
-         narrow.head_at DESC, narrow.id
-)
-SELECT coalesce(narrowed.event_head, found.head_commit_id) AS head_id, verdict, direction, array_agg(found.id
-     ORDER BY severity DESC, found.id) AS ids
-FROM found LEFT JOIN narrowed USING (base_commit_id, head_commit_id, verdict, direction)
-GROUP BY 1, 2, 3 ORDER BY max(rank) DESC, max(severity) DESC, max(found.id) DESC LIMIT :limit OFFSET :skip
-"""
+
+def _events(question: RegressionFilter) -> str:
+    """SQL of the events that a question asks for, worst first.
+
+    A range that is still wide belongs to the narrowest one inside it that is of one of its operators, and to all with
+    the same head. What the filters leave out counts here too, so that an event is the same whatever is asked for.
+    """
+    return f"""
+    WITH found AS MATERIALIZED (
+        SELECT regressions.id, verdict, direction, base_commit_id, head_commit_id, base.ordinal AS base_at,
+               head.ordinal AS head_at, {RANK} AS rank, {SEVERITY} AS severity
+        FROM regressions
+        JOIN commits AS base ON base.id = base_commit_id JOIN commits AS head ON head.id = head_commit_id
+        WHERE {question.condition}
+    ), wide AS MATERIALIZED (
+        SELECT DISTINCT operator_id, base_commit_id, head_commit_id, verdict, direction, base_at, head_at
+        FROM found JOIN regressions USING (base_commit_id, head_commit_id, verdict, direction)
+        WHERE head_at - base_at > 1
+    ), inside AS MATERIALIZED (
+        SELECT wide.*, place FROM wide CROSS JOIN LATERAL generate_series(base_at + 1, head_at) AS place
+    ), known AS MATERIALIZED (
+        SELECT regressions.id, operator_id, verdict, direction, head_commit_id, base.ordinal AS base_at,
+               head.ordinal AS head_at
+        FROM regressions
+        JOIN commits AS base ON base.id = base_commit_id JOIN commits AS head ON head.id = head_commit_id
+        WHERE (verdict, direction) IN (SELECT verdict, direction FROM wide)
+          AND operator_id IN (SELECT id FROM operators WHERE repository_id = :repository_id) AND {ON_LINE}
+    ), narrowed AS (
+        SELECT DISTINCT ON (base_commit_id, inside.head_commit_id, verdict, direction)
+               base_commit_id, inside.head_commit_id, verdict, direction, narrow.head_commit_id AS event_head
+        FROM inside JOIN known AS narrow USING (operator_id, verdict, direction)
+        WHERE narrow.head_at = place AND narrow.base_at >= inside.base_at
+          AND narrow.head_at - narrow.base_at < inside.head_at - inside.base_at
+        ORDER BY base_commit_id, inside.head_commit_id, verdict, direction, narrow.head_at - narrow.base_at,
+             narrow.head_at DESC, narrow.id
+    )
+    SELECT coalesce(narrowed.event_head, found.head_commit_id) AS head_id, verdict, direction,
+           array_agg(found.id ORDER BY severity DESC, found.id) AS ids
+    FROM found LEFT JOIN narrowed USING (base_commit_id, head_commit_id, verdict, direction)
+    GROUP BY 1, 2, 3 ORDER BY max(rank) DESC, max(severity) DESC, max(found.id) DESC LIMIT :limit OFFSET :skip
+    """
 
 
 class _Event(NamedTuple):
@@ -125,7 +135,7 @@ def list_events(
     """
     size, skip = max(1, min(limit, MAX_PAGE)), before or 0
     asked = question.parameters | {"repository_id": repository_id}
-    events = fetch(session, _Event, _EVENTS, limit=size + 1, skip=skip, **asked)
+    events = fetch(session, _Event, _events(question), limit=size + 1, skip=skip, **asked)
     shown = events[:size]
     return Page(_whole(session, shown), skip + size if len(events) > size else None)
 
@@ -133,16 +143,16 @@ def list_events(
 def read_event(session: Session, repository_id: int, regression: RegressionRow) -> EventRow | None:
     """The event that a regression is part of; None when it is gone."""
     line = read_line(session, repository_id, regression.branch) if regression.branch else None
-    question = RegressionFilter(verdict=regression.verdict, direction=regression.direction, line=line or ALL_COMMITS)
     # All of one event holds the commit at the head of its narrowest range, so each overlaps every other.
-    around = """
+    sql = """
     SELECT base.ordinal AS since, head.ordinal AS until
     FROM regressions JOIN commits AS base ON base.id = base_commit_id JOIN commits AS head ON head.id = head_commit_id
     WHERE regressions.id = :id
     """
-    ordinals = session.execute(text(around), {"id": regression.id}).mappings().one()
-    asked = question.parameters | {"repository_id": repository_id, **ordinals}
-    sql = f"SELECT * FROM ({_EVENTS}) AS events WHERE :id = ANY(ids)"
+    around = session.execute(text(sql), {"id": regression.id}).mappings().one()
+    question = RegressionFilter(regression.verdict, direction=regression.direction, line=line or ALL_COMMITS, **around)
+    sql = f"SELECT * FROM ({_events(question)}) AS events WHERE :id = ANY(ids)"
+    asked = question.parameters | {"repository_id": repository_id}
     events = fetch(session, _Event, sql, limit=None, skip=0, id=regression.id, **asked)
     return next(iter(_whole(session, events)), None)
 

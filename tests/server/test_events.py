@@ -105,6 +105,7 @@ def test_between_two_commits_and_days(client: TestClient, lab: Lab, settings: Se
     assert listed(client, to="2026-03-02") == [first]
     assert listed(client, to="2026-03-03") == [wide, first]
     assert listed(client, **{"from": "2025-01-01"}) == [wide, second, first]
+    assert listed(client, to="2025-01-01") == [], "no commit was written before that day"
     fault = problem(
         client.get("/api/v1/events", params={"repository": "kernels", "from": "gone", "to": "2026-13-01"}), 422
     )
