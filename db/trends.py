@@ -96,14 +96,16 @@ OLDER_COMMITS = 30
 MOST_RUNNING = 8
 """Running jobs that are listed; the page of jobs has all."""
 
+# The first point is enough. EXISTS would be planned as if all points of a commit were read.
 _HAS_POINT = """
-EXISTS (SELECT FROM points JOIN series ON series.id = points.series_id
-        WHERE points.commit_id = commits.id AND series.device_id = :device_id AND series.metric = :metric)
+CROSS JOIN LATERAL (
+    SELECT FROM points JOIN series ON series.id = points.series_id
+    WHERE points.commit_id = commits.id AND series.device_id = :device_id AND series.metric = :metric LIMIT 1
+) AS measured
 """
 _COMMITS = f"""
-SELECT commits.id, commits.sha, commits.subject, commits.authored_at, commits.ordinal FROM commits
-WHERE repository_id = :repository_id AND {on_line("commits.id")} AND {_HAS_POINT}
-ORDER BY ordinal DESC, id DESC LIMIT :limit
+SELECT commits.id, commits.sha, commits.subject, commits.authored_at, commits.ordinal FROM commits {_HAS_POINT}
+WHERE repository_id = :repository_id AND {on_line("commits.id")} ORDER BY ordinal DESC, id DESC LIMIT :limit
 """
 # The tallies of commits say which have points at all, so that only those of the sample are probed.
 _OLDER_COMMITS = f"""
@@ -113,8 +115,8 @@ SELECT commits.id, sha, subject, authored_at, ordinal FROM (
         WHERE repository_id = :repository_id AND ordinal < :before AND {on_line("commits.id")}
           AND (counts IS NULL OR (counts ->> 'points')::int > 0)
     ) AS older
-) AS commits
-WHERE (place - 1) % greatest(1, ceil(total / {OLDER_COMMITS}.0)::int) = 0 AND {_HAS_POINT}
+) AS commits {_HAS_POINT}
+WHERE (place - 1) % greatest(1, ceil(total / {OLDER_COMMITS}.0)::int) = 0
 ORDER BY ordinal, id
 """
 

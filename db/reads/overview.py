@@ -95,10 +95,18 @@ WITH candidates AS MATERIALIZED (
     WHERE series.device_id = :device_id AND series.metric = ANY(:metrics)
     ORDER BY series_id, is_last, points.id DESC
 ), near_results AS MATERIALIZED (
-    SELECT DISTINCT ON (variant_id, case_id, kind) variant_id, case_id, kind, status, message
-    FROM near JOIN results ON results.commit_id = near.id
-    WHERE is_last AND device_id = :device_id AND kind IN ('check', 'bench')
-    ORDER BY variant_id, case_id, kind, results.id DESC
+    SELECT variant_id, case_id,
+           max(status) FILTER (WHERE kind = 'check') AS check_status,
+           max(message) FILTER (WHERE kind = 'check') AS check_message,
+           max(status) FILTER (WHERE kind = 'bench') AS bench_status,
+           max(message) FILTER (WHERE kind = 'bench') AS bench_message
+    FROM (
+        SELECT DISTINCT ON (variant_id, case_id, kind) variant_id, case_id, kind, status, message
+        FROM near JOIN results ON results.commit_id = near.id
+        WHERE is_last AND device_id = :device_id AND kind IN ('check', 'bench')
+        ORDER BY variant_id, case_id, kind, results.id DESC
+    ) AS newest
+    GROUP BY variant_id, case_id
 ), cells AS (
     SELECT operators.name AS operator, cases.key AS case_key, variants.name AS variant,
            operators.id AS operator_id, cases.id AS case_id, variants.id AS variant_id, cases.flops, cases.bytes,
@@ -111,16 +119,23 @@ WITH candidates AS MATERIALIZED (
       AND (CAST(:suite AS text) IS NULL OR cases.suites ? CAST(:suite AS text))
       AND {is_watched("operators.id", "cases.id")}
 ), open_regressions AS (
-    SELECT DISTINCT ON (member.series_id) member.series_id, regressions.id, regressions.direction, {PHASE} AS phase,
-           coalesce(member.left_ratio, member.ratio) AS ratio, head.sha, {COMMITS_BETWEEN} + 1 AS commits
-    FROM regressions JOIN regression_series AS member ON member.regression_id = regressions.id
-    JOIN operators ON operators.id = regressions.operator_id
+    SELECT worst.series_id, regressions.id, regressions.direction, {PHASE} AS phase, worst.ratio, head.sha,
+           {COMMITS_BETWEEN} + 1 AS commits
+    FROM (
+        SELECT DISTINCT ON (member.series_id) member.series_id, ranked.id,
+               coalesce(member.left_ratio, member.ratio) AS ratio
+        FROM (
+            SELECT regressions.id, row_number() OVER (ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id) AS place
+            FROM regressions JOIN operators ON operators.id = regressions.operator_id
+            WHERE operators.repository_id = :repository_id AND regressions.device_id = :device_id AND {IS_OPEN}
+              AND regressions.direction <> 'faster' AND {ON_LINE}
+        ) AS ranked JOIN regression_series AS member ON member.regression_id = ranked.id
+        WHERE member.verdict = 'confirmed' AND member.fixed_by_commit_id IS NULL
+        ORDER BY member.series_id, ranked.place
+    ) AS worst
+    JOIN regressions ON regressions.id = worst.id
     JOIN commits AS base ON base.id = regressions.base_commit_id
     JOIN commits AS head ON head.id = regressions.head_commit_id
-    WHERE operators.repository_id = :repository_id AND regressions.device_id = :device_id AND {IS_OPEN}
-      AND regressions.direction <> 'faster' AND member.verdict = 'confirmed' AND member.fixed_by_commit_id IS NULL
-      AND {ON_LINE}
-    ORDER BY member.series_id, {RANK} DESC, {SEVERITY} DESC, regressions.id
 ), suspected AS (
     SELECT DISTINCT ON (member.series_id) member.series_id, regressions.id, regressions.direction,
            coalesce(member.ratio, member.suspected_ratio) AS ratio, head.sha, {CAN_CONFIRM} AS can_confirm
@@ -165,10 +180,7 @@ LEFT JOIN LATERAL (
 ) AS launch ON true
 LEFT JOIN near_points AS last ON last.series_id = series.id AND last.is_last
 LEFT JOIN near_points AS before ON before.series_id = series.id AND NOT before.is_last AND last.series_id IS NOT NULL
-LEFT JOIN near_results AS last_check ON last_check.variant_id = cells.variant_id AND last_check.case_id = cells.case_id
-     AND last_check.kind = 'check'
-LEFT JOIN near_results AS last_bench ON last_bench.variant_id = cells.variant_id AND last_bench.case_id = cells.case_id
-     AND last_bench.kind = 'bench'
+LEFT JOIN near_results ON near_results.variant_id = cells.variant_id AND near_results.case_id = cells.case_id
 LEFT JOIN LATERAL (
     SELECT points.ordinal, points.median_ns, points.noise, points.roofline_share, commits.sha
     FROM points JOIN commits ON commits.id = points.commit_id
@@ -191,18 +203,18 @@ CROSS JOIN LATERAL (
            coalesce(before.sha, still_earlier.sha) AS sha
 ) AS previous
 LEFT JOIN LATERAL (
-    SELECT last_check.status, last_check.message WHERE last_check.status IS NOT NULL
+    SELECT check_status AS status, check_message AS message WHERE check_status IS NOT NULL
     UNION ALL (
         SELECT status, message FROM results
-        WHERE last_check.status IS NULL AND results.variant_id = cells.variant_id AND results.case_id = cells.case_id
+        WHERE check_status IS NULL AND results.variant_id = cells.variant_id AND results.case_id = cells.case_id
           AND results.device_id = :device_id AND results.kind = 'check' AND {on_line("results.commit_id")}
         ORDER BY ordinal DESC, id DESC LIMIT 1)
 ) AS checked ON true
 LEFT JOIN LATERAL (
-    SELECT last_bench.status, last_bench.message WHERE last_bench.status IS NOT NULL
+    SELECT bench_status AS status, bench_message AS message WHERE bench_status IS NOT NULL
     UNION ALL (
         SELECT status, message FROM results
-        WHERE last_bench.status IS NULL AND results.variant_id = cells.variant_id AND results.case_id = cells.case_id
+        WHERE bench_status IS NULL AND results.variant_id = cells.variant_id AND results.case_id = cells.case_id
           AND results.device_id = :device_id AND results.kind = 'bench' AND {on_line("results.commit_id")}
         ORDER BY ordinal DESC, id DESC LIMIT 1)
 ) AS benched ON true
