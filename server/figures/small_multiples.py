@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from math import exp, log
@@ -92,8 +92,7 @@ def case_choices(
 def case_statement(item: CaseChange) -> Statement:
     """What is said of a change in one series."""
     change = item.regression_id, item.direction, item.phase, item.ratio, item.signal
-    about = state_change(*change, can_confirm=item.can_confirm)
-    return replace(about, series_id=item.series_id)
+    return state_change(*change, can_confirm=item.can_confirm, series_id=item.series_id)
 
 
 def commit_places(points: Sequence[RecentPoint]) -> dict[int, int]:

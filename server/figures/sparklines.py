@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from html import escape
 
 from warpwatch.contract.words import NO_FAILURE, StatementDirection
@@ -48,11 +49,17 @@ _SHAPES = {
 def verdict_mark(statement: Statement, x: float, y: float, title: str | None = None) -> str:
     """The mark of a change: a triangle up for slower and down for faster, a cross for broken; hollow while it is only
     suspected, grey once it is over. title: its tooltip, by default the statement in words."""
+    head, rest = _mark_parts(statement, title)
+    return f'{head} transform="translate({x:.1f} {y:.1f})"{rest}'
+
+
+@lru_cache(maxsize=2048)
+def _mark_parts(statement: Statement, title: str | None) -> tuple[str, str]:
+    """The markup of a mark before and behind its place. A timeline draws hundreds, once for each width of the page."""
     data = "".join(f' {name}="{escape(value)}"' for name, value in statement_data(statement).items() if value)
     shape = _SHAPES[statement.direction or StatementDirection.SLOWER]
-    place = f'transform="translate({x:.1f} {y:.1f})"'
     words = f"<title>{escape(title or statement_words(statement))}</title>"
-    return f'<g class="verdict statement {statement_tone(statement)}"{data} {place}>{words}<path d="{shape}"/></g>'
+    return f'<g class="verdict statement {statement_tone(statement)}"{data}', f'>{words}<path d="{shape}"/></g>'
 
 
 def change_sparkline(values: Sequence[float], changed_at: int, tone: str, label: str) -> str | None:

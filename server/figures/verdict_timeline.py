@@ -31,6 +31,8 @@ class TimelineSize:
 
 
 WIDE, NARROW = TimelineSize(1160, 150, 30), TimelineSize(340, 0, 44)
+Item = tuple[VerdictMark, Statement, str]
+"""A verdict, its statement, and the start of its link."""
 MOST_LANES = 16
 """Operators with a lane, those with the worst verdicts first."""
 LABEL_ROOM, LAUNCH_ROOM = 58, 36
@@ -44,35 +46,37 @@ LEAST_STEP = 7.0
 def verdict_timeline(marks: Sequence[VerdictMark], ordinals: Sequence[int], query: str = "") -> str | None:
     """A picture across the page, and one for phones; None without a verdict. ordinals: of the commits of the line,
     oldest first. query: end of every link."""
-    lanes: dict[str, list[tuple[VerdictMark, Statement]]] = defaultdict(list)
+    lanes: dict[str, list[Item]] = defaultdict(list)
     for mark in marks:
         if ordinals and mark.ordinal >= ordinals[0]:
-            lanes[mark.operator].append((mark, state_mark(mark)))
+            stated = state_mark(mark)
+            lanes[mark.operator].append((mark, stated, _link(mark, stated, query)))
     if not lanes:
         return None
-    chosen = sorted(lanes, key=lambda name: (min(badness(item) for _, item in lanes[name]), natural(name)))[:MOST_LANES]
+    chosen = sorted(lanes, key=lambda name: (min(badness(item) for _, item, _ in lanes[name]), natural(name)))[
+        :MOST_LANES
+    ]
     count = sum(len(lanes[name]) for name in chosen)
     worst = min((item for name in chosen for item in lanes[name]), key=lambda item: badness(item[1]))
     label = f"{plural(count, 'verdict')} over {plural(len(ordinals), 'commit')}; worst: {worst[0].operator} "
     label += statement_words(worst[1])
     shown = {name: lanes[name] for name in chosen}
-    return _picture(shown, ordinals, WIDE, label, query) + _picture(shown, ordinals, NARROW, label, query)
+    return _picture(shown, ordinals, WIDE, label) + _picture(shown, ordinals, NARROW, label)
 
 
-def _picture(
-    lanes: Mapping[str, Sequence[tuple[VerdictMark, Statement]]],
-    ordinals: Sequence[int],
-    size: TimelineSize,
-    label: str,
-    query: str,
-) -> str:
+def _link(mark: VerdictMark, statement: Statement, query: str) -> str:
+    words = f"{mark.operator} {statement_words(statement)} at {short(mark.head_sha)}, {plural(mark.series, 'case')}"
+    return f'<a href="/regressions/{mark.regression_id}{escape(query)}" aria-label="{escape(words)}">'
+
+
+def _picture(lanes: Mapping[str, Sequence[Item]], ordinals: Sequence[int], size: TimelineSize, label: str) -> str:
     step = (size.width - size.names - 2 * EDGE) / max(len(ordinals) - 1, 1)
     height = AXIS + size.lane * len(lanes)
-    changed = {mark.ordinal for items in lanes.values() for mark, _ in items}
+    changed = {mark.ordinal for items in lanes.values() for mark, _, _ in items}
     parts = [_axis(ordinals, step, height, changed, size)]
     for index, (name, items) in enumerate(lanes.items()):
         centre = AXIS + size.lane * (index + 0.5) + (0 if size.names else size.lane / 6)
-        parts.append(_lane(name, items, ordinals, step, centre, size, query))
+        parts.append(_lane(name, items, ordinals, step, centre, size))
     box = f'viewBox="0 0 {size.width} {height}" role="group" aria-label="{escape(label)}"'
     return f'<svg class="verdicts{"" if size.names else " narrow"}" {box}>{"".join(parts)}</svg>'
 
@@ -94,12 +98,11 @@ def _axis(ordinals: Sequence[int], step: float, height: float, changed: set[int]
 
 def _lane(
     name: str,
-    items: Sequence[tuple[VerdictMark, Statement]],
+    items: Sequence[Item],
     ordinals: Sequence[int],
     step: float,
     y: float,
     size: TimelineSize,
-    query: str,
 ) -> str:
     parts = [f'<path class="lane" d="M{size.names} {y:.1f}H{size.width}"/>']
     parts.append(f'<text class="name" x="0" y="{y + (4 if size.names else -size.lane / 3):.1f}">')
@@ -108,9 +111,8 @@ def _lane(
     places = [size.names + EDGE + bisect_left(ordinals, group[0][0].ordinal) * step for group in groups]
     for group, x, following in zip(groups, places, [*places[1:], float(size.width)], strict=True):
         numbers, room = [], 0.0
-        for index, (mark, statement) in enumerate(sorted(group, key=lambda item: badness(item[1]))):
-            words = f"{name} {statement_words(statement)} at {short_sha(mark.head_sha)}, {plural(mark.series, 'case')}"
-            parts.append(f'<a href="/regressions/{mark.regression_id}{escape(query)}" aria-label="{escape(words)}">')
+        for index, (_, statement, link) in enumerate(sorted(group, key=lambda item: badness(item[1]))):
+            parts.append(link)
             parts.append(verdict_mark(statement, x, y + (index - (len(group) - 1) / 2) * BESIDE))
             parts.append("</a>")
             if statement.direction not in (StatementDirection.BROKEN, None) and statement.ratio:

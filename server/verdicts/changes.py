@@ -150,11 +150,15 @@ class _Walk:
         before, behind = (self.first_of[b] - self.first_of[a] for a, b in ((self.start, head), (head, end)))
         if before < self.rule.least_before and behind < SETTLED // 2:
             return None
-        old, new = self.medians[max(self.start, head - LEVEL) : head], self.medians[head:end]
-        level, now = median(old), median(new)
+        # Most commits end here, so the readings are sorted once for all of their medians.
+        old = sorted(self.medians[max(self.start, head - LEVEL) : head])
+        new = sorted(self.medians[head:end])
+        level, now = _median(old), _median(new)
         sign = 1 if now > level else -1
         # Of two speeds the median may lie between, where no reading is; the nearer of both levels counts.
-        nearer = (median_high(old), median_low(new)) if sign > 0 else (median_low(old), median_high(new))
+        upper, lower = (old, new) if sign > 0 else (new, old)
+        high, low = upper[len(upper) // 2], lower[(len(lower) - 1) // 2]
+        nearer = (high, low) if sign > 0 else (low, high)
         if sign * (nearer[1] - nearer[0]) < self.rule.least or abs(exp(now) - exp(level)) < self.rule.least_ns:
             return None
         if self._is_known(head, *nearer):
@@ -245,6 +249,11 @@ def _logs_of(readings: Sequence[Reading]) -> tuple[list[float], list[float], lis
     """Log times: medians, low ends and high ends."""
     medians = [log(reading.median_ns) for reading in readings]
     return medians, [log(reading.low_ns) for reading in readings], [log(reading.high_ns) for reading in readings]
+
+
+def _median(ordered: Sequence[float]) -> float:
+    """The median of sorted values."""
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _is_at(values: Sequence[float], level: float, now: float) -> list[bool]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import log
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,7 @@ class Statement:
 
 
 NO_DATA = Statement(StatementKind.NO_DATA)
+NO_LAUNCH = Statement(StatementKind.NO_DATA, signal=Signal.LAUNCH)
 
 
 def state_series(facts: SeriesFacts, learned: dict[Place, Noise] | None = None) -> Statement:
@@ -172,10 +174,19 @@ def state_change(
     signal: str | None = None,
     *,
     can_confirm: bool = False,
+    series_id: int | None = None,
+    commit_sha: str | None = None,
 ) -> Statement:
     """The statement about a change in one series, where a page has no more than these."""
     verdict = Verdict.SUSPECTED if phase in (ChangePhase.SUSPECTED, ChangePhase.UNPAIRED) else Verdict.CONFIRMED
-    about = Statement(StatementKind.NOT_TOLD_APART, ratio=ratio, regression_id=regression_id, signal=_signal(signal))
+    about = Statement(
+        StatementKind.NOT_TOLD_APART,
+        ratio=ratio,
+        regression_id=regression_id,
+        series_id=series_id,
+        commit_sha=commit_sha,
+        signal=_signal(signal),
+    )
     if phase in (ChangePhase.DISMISSED, ChangePhase.UNSURE):
         return replace(about, source=StatementSource.TRIAL)
     return _stated(about, verdict, direction, phase, can_confirm=can_confirm)
@@ -215,9 +226,11 @@ def state_cell(cell: OverviewCell) -> Statement:
 
 def state_launch(cell: OverviewCell) -> Statement:
     """The statement about where the launch of a cell stands now: its open change, or what is suspected of it."""
+    if cell.launch_series_id is None:
+        return NO_LAUNCH
     verdict, direction = cell.launch_verdict, cell.launch_direction
     about = Statement(
-        StatementKind.NO_DATA if cell.launch_series_id is None else StatementKind.NOT_TOLD_APART,
+        StatementKind.NOT_TOLD_APART,
         ratio=cell.launch_ratio,
         regression_id=cell.launch_regression_id,
         series_id=cell.launch_series_id,
@@ -270,11 +283,11 @@ def state_step(step: EnvironmentStep) -> Statement:
     return replace(about, kind=StatementKind.CONFIRMED, direction=direction)
 
 
+@lru_cache(maxsize=2048)
 def state_mark(mark: VerdictMark) -> Statement:
-    """The statement about a change as a timeline draws it."""
+    """The statement about a change as a timeline draws it; kept, as every page with a timeline has hundreds of them."""
     change = mark.regression_id, mark.direction, mark.phase, mark.ratio, mark.signal
-    statement = state_change(*change, can_confirm=mark.can_confirm)
-    return replace(statement, commit_sha=mark.head_sha)
+    return state_change(*change, can_confirm=mark.can_confirm, commit_sha=mark.head_sha)
 
 
 def _of_change(plain: Statement, change: SeriesChangeFact) -> Statement:
