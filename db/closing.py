@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from warpwatch.contract.words import Verdict
+from warpwatch.contract.words import Triage, Verdict
 from warpwatch.db.live import announce
 from warpwatch.db.models import RegressionRecord, RegressionSeriesRecord
 from warpwatch.db.reads.lines import line_of, on_line
 from warpwatch.db.reads.query import fetch
 from warpwatch.db.regressions import IS_OPEN, IS_SUSPECTED, IS_UNPAIRED
+from warpwatch.db.triage import SERVICE, set_triage
 
 MOST_CHECKS = 200
 """Newest checks of one cell that are looked at."""
@@ -243,4 +244,24 @@ def save_fixes(s: Session, regression_id: int, fixes: Sequence[SeriesFix], commi
     regression.partly_fixed_by_commit_id = commit_id
     s.flush()
     if news:
+        announce(s, "regression")
+
+
+def close_as(s: Session, regression_id: int, state: Triage, commit_id: int, note: str) -> None:
+    """Closes a change by the commit that ended it, unless somebody has closed it meanwhile."""
+    regression = s.get(RegressionRecord, regression_id, with_for_update=True)
+    if regression is None or regression.state not in (Triage.NEW, Triage.ACKNOWLEDGED):
+        return
+    is_unpaired = regression.verdict == Verdict.SUSPECTED and regression.settled_at is not None
+    if is_unpaired or regression.verdict == Verdict.CONFIRMED:
+        regression.fixed_by_commit_id = commit_id
+        set_triage(s, regression_id, state, SERVICE, note)
+
+
+def link_merged(s: Session, regression_id: int, other_id: int) -> None:
+    """Remembers which change of the watched branch one became when its branch was merged, unless it is known."""
+    regression = s.get(RegressionRecord, regression_id, with_for_update=True)
+    if regression is not None and regression.merged_as_id is None and regression_id != other_id:
+        regression.merged_as_id = other_id
+        s.flush()
         announce(s, "regression")

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Cause, ChangeDirection, InboxTab, MergeCause, Triage, Verdict
+from warpwatch.contract.words import Cause, ChangeDirection, InboxTab, MergeCause, Verdict
 from warpwatch.db.environment_changes import EnvironmentStep, list_regression_steps
 from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
@@ -21,7 +21,6 @@ from warpwatch.db.models import RegressionRecord, RegressionSeriesRecord
 from warpwatch.db.reads.code import definitions_version
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, place_of, share_line
 from warpwatch.db.reads.query import MAX_PAGE, SIGNAL, Page, fetch, fetch_one, fetch_scalar
-from warpwatch.db.triage import SERVICE, set_triage
 from warpwatch.db.watches import is_watched
 
 
@@ -198,8 +197,7 @@ IS_SUSPECTED = "(regressions.verdict = 'suspected' AND regressions.state IN ('ne
 IS_UNPAIRED = "(regressions.verdict = 'suspected' AND regressions.settled_at IS NOT NULL)"
 """SQL: whether a change is suspected and nothing can be measured for it, as its results come from elsewhere."""
 SUPERSEDED = "regressions.state = 'invalid' AND regressions.triaged_at IS NULL"
-"""Regressions that the server itself took for the wider range of another regression, or for the same change: no person
-called them invalid."""
+"""Regressions that the server itself called invalid: the wider range of another regression, or the same change."""
 IN_TAB = {
     InboxTab.OPEN: f"({IS_OPEN} AND regressions.direction <> 'faster')",
     InboxTab.SUSPECTED: IS_SUSPECTED,
@@ -666,17 +664,9 @@ def decide(
 def decide_series(s: Session, regression_id: int, decisions: Iterable[SeriesDecision]) -> None:
     """Writes the verdicts on single series, while the whole is not decided yet."""
     for decision in decisions:
-        member = (
-            RegressionSeriesRecord.regression_id == regression_id,
-            RegressionSeriesRecord.series_id == decision.series_id,
-        )
-        values = {
-            "verdict": Verdict(decision.verdict),
-            "ratio": decision.ratio,
-            "low": decision.low,
-            "high": decision.high,
-        }
-        s.execute(update(RegressionSeriesRecord).where(*member).values(values))
+        key = {"regression_id": regression_id, "series_id": decision.series_id}
+        values = {name: getattr(decision, name) for name in ("verdict", "ratio", "low", "high")}
+        s.execute(update(RegressionSeriesRecord).filter_by(**key).values(values))
 
 
 def lock(s: Session, regression_id: int) -> None:
@@ -771,25 +761,6 @@ def copy_members(s: Session, source_id: int, target_id: int) -> None:
         {name: getattr(row, name) for name in columns} | {"regression_id": target_id} for row in s.scalars(confirmed)
     ]
     add_members(s, rows)
-
-
-def close_as(s: Session, regression_id: int, state: Triage, commit_id: int, note: str) -> None:
-    """Closes a change by the commit that ended it, unless somebody has closed it meanwhile."""
-    regression = _get(s, regression_id)
-    is_unpaired = regression.verdict == Verdict.SUSPECTED and regression.settled_at is not None
-    is_known = regression.verdict == Verdict.CONFIRMED or is_unpaired
-    if is_known and regression.state in (Triage.NEW, Triage.ACKNOWLEDGED):
-        regression.fixed_by_commit_id = commit_id
-        set_triage(s, regression_id, state, SERVICE, note)
-
-
-def link_merged(s: Session, regression_id: int, other_id: int) -> None:
-    """Remembers which change of the watched branch one became when its branch was merged, unless it is known."""
-    regression = _get(s, regression_id)
-    if regression.merged_as_id is None and regression_id != other_id:
-        regression.merged_as_id = other_id
-        s.flush()
-        announce(s, "regression")
 
 
 def find_same(

@@ -65,7 +65,7 @@ def verdict_timeline(marks: Sequence[VerdictMark], ordinals: Sequence[int], quer
 
 
 def _link(mark: VerdictMark, statement: Statement, query: str) -> str:
-    words = f"{mark.operator} {statement_words(statement)} at {short(mark.head_sha)}, {plural(mark.series, 'case')}"
+    words = f"{mark.operator} {statement_words(statement)} at {short_sha(mark.head_sha)}, {plural(mark.series, 'case')}"
     return f'<a href="/regressions/{mark.regression_id}{escape(query)}" aria-label="{escape(words)}">'
 
 

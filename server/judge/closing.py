@@ -22,6 +22,8 @@ from warpwatch.db.closing import (
     MergedChange,
     OpenChange,
     SeriesFix,
+    close_as,
+    link_merged,
     list_later_changes,
     list_later_checks,
     list_merged_changes,
@@ -31,7 +33,7 @@ from warpwatch.db.closing import (
 from warpwatch.db.database import Database
 from warpwatch.db.reads import judging
 from warpwatch.db.registry import record_commits
-from warpwatch.db.regressions import SuspectedSeries, close_as, find_same, link_merged
+from warpwatch.db.regressions import SuspectedSeries, find_same
 from warpwatch.db.triage import SERVICE, set_triage
 from warpwatch.server.history.mirror import Mirrors
 from warpwatch.server.judge.writing import VerdictWriter

@@ -15,7 +15,7 @@ from tests.server.listener import listening
 from tests.server.test_foreign import SUSPECTED, post, results
 from tests.server.test_forge import forge, linked, notifier, settings
 from warpwatch import git
-from warpwatch.contract.words import Verdict
+from warpwatch.contract.words import Triage, Verdict
 from warpwatch.db import regressions
 from warpwatch.db.database import Database
 from warpwatch.db.regressions import SeriesDecision
@@ -187,4 +187,7 @@ def test_history_ends_only_what_no_trial_here_confirmed(
         assert faster is not None
         for number in (slower, faster):
             regressions.settle(session, number)
-    assert close_changes(database, Mirrors(settings, SourceCache()), 1, lab.device) == (not is_tried_here)
+    close_changes(database, Mirrors(settings, SourceCache()), 1, lab.device)
+    with database.session() as session:
+        state = session.scalar(text("SELECT state FROM regressions WHERE id = :id"), {"id": slower})
+    assert state == (Triage.NEW if is_tried_here else Triage.FIXED)

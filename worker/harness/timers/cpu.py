@@ -242,7 +242,8 @@ def _time_in_thread(calls: list[Callable[[], Any]], cores: Sequence[int]) -> lis
     timed = chain.from_iterable((alone, perf_counter_ns, call, perf_counter_ns) for call in calls)
     stamps: deque[int] = deque()
     # Results are no whole numbers, and go as they come.
-    functions = map(_call, [*_set_up_thread(cores), *timed])
+    steps: list[Any] = [*_set_up_thread(cores), *timed]
+    functions = map(_call, steps)
     loop = Thread(target=stamps.extend, args=(filter(int.__instancecheck__, functions),), name="calls")
     loop.start()
     loop.join()
