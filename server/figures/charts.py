@@ -206,15 +206,15 @@ def _lines(
             "legendgroup": str(history.series.id),
             "line": {"color": style.colour, "width": 0},
         }
-        placed = [(point, factors[point.card_id]) for point in points]
+        drawn = [factors[point.card_id] for point in points]
         low = {
             **shared,
             "mode": "lines",
-            "y": [scale.of(history, point, point.low_ns * factor) for point, factor in placed],
+            "y": scale.line(history, points, [row.low_ns * factor for row, factor in zip(points, drawn, strict=True)]),
             "hoverinfo": "skip",
             "showlegend": False,
         }
-        heights = [scale.of(history, point, point.high_ns * factor) for point, factor in placed]
+        heights = scale.line(history, points, [row.high_ns * factor for row, factor in zip(points, drawn, strict=True)])
         high = {**low, "y": heights, "fill": "tonexty", "fillcolor": faint(style.colour, 0.18 if style.is_lit else 0.0)}
         remarks = [_remark(point) + _card_remark(history, cards, point) for point in points]
         kinds = list(dict.fromkeys(remarks))
@@ -222,7 +222,9 @@ def _lines(
             **shared,
             "mode": "lines+markers" if has_markers else "lines",
             "x": [axis.places[point.commit_sha] for point in points],
-            "y": [scale.of(history, point, point.median_ns * factor) for point, factor in placed],
+            "y": scale.line(
+                history, points, [row.median_ns * factor for row, factor in zip(points, drawn, strict=True)]
+            ),
             "name": escape(history.series.variant) + _card_label(history, heads, card),
             "showlegend": (is_named or len(heads) > 1) and card not in named,
             "legendrank": 1 if style.is_lit else 2,

@@ -164,6 +164,12 @@ class HeightScale:
         """The height of a time of the point, by default of its median."""
         return self.height(history.series.id, point.median_ns if ns is None else ns, floor_of(point))
 
+    def line(self, history: SeriesHistory, points: Sequence[PointRow], times: Sequence[float]) -> list[float | None]:
+        """The heights of one time of each point."""
+        if self.kind == VerticalAxis.TIME:
+            return [rounded(ns / self.size) for ns in times]
+        return [self.of(history, point, ns) for point, ns in zip(points, times, strict=True)]
+
 
 def floor_of(point: PointRow) -> float | None:
     """The time that the roofline allows for the point's case."""

@@ -88,7 +88,8 @@ def learn_from(rows: Sequence[ReadingRow], agreed: Iterable[OffsetRow] = ()) -> 
     for index, row in enumerate(rows):
         card_id, offset = lines[row.card_id]
         shift = 0.0 if time_kind == Signal.LAUNCH else offset
-        times = (exp(-shift) * ns for ns in (row.median_ns, row.low_ns, row.high_ns))
+        factor = exp(-shift)
+        times = factor * row.median_ns, factor * row.low_ns, factor * row.high_ns
         reading = Reading(row.ordinal, row.commit_id, row.environment_id, *times)
         groups.setdefault((row.environment_id, card_id), []).append(reading)
         newest[row.environment_id, card_id] = index
