@@ -130,6 +130,12 @@ def test_doctor_says_which_definition_is_wrong_and_why(repository: Repository, t
         (folder / name).unlink()
     (root / "src" / "lib" / "__init__.py").write_text(defined.PACKAGE)
     assert doctor(folder).exit_code == 0
+    (folder / "warpwatch.toml").write_text(defined.TOML + 'build = "echo no compiler; exit 3"\n')
+    (folder / "operators" / "again.py").write_text(defined.OPERATOR.replace('"twice"', '"again"'))
+    unbuilt = doctor(folder)
+    assert unbuilt.exit_code == 1
+    assert unbuilt.stdout.count("exited with status 3") == 1, "operators share the build, and its log is long"
+    assert unbuilt.stdout.count("fails as the operator above does") == 1
     nowhere = doctor(tmp_path / "nowhere")
     assert nowhere.exit_code == 2
     assert "does not exist" in nowhere.stdout

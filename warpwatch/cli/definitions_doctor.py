@@ -53,7 +53,7 @@ def examine_definitions(settings: Settings, definitions: str, repository: Path, 
         operators = sources.operators(sha)
         if not operators:
             raise ProjectError(f"{definitions} defines no operator; `warpwatch init` writes a first one")
-        wrong = []
+        wrong, said = [], set[str]()
         for operator in operators:
             console.print(operator, style="bold", markup=False, highlight=False)
             # What nobody has written yet is known without a process that fails on it.
@@ -61,7 +61,7 @@ def examine_definitions(settings: Settings, definitions: str, repository: Path, 
             for line, remedy in gaps:
                 text = f"  to fill: {sources.folder(sha)}/{operator}.py, line {line}: {remedy}"
                 console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
-            if gaps or not _examine(tools, operator, root, sha, version):
+            if gaps or not _examine(tools, operator, root, sha, version, said):
                 wrong.append(operator)
         return not wrong
     except (git.GitError, ProjectError, CannotRunError, ValueError, OSError) as error:
@@ -103,7 +103,9 @@ def shorten_traceback(message: str) -> str:
     return f"{file}, line {line}: {last}"
 
 
-def _examine(tools: Tools, operator: str, root: Path, sha: str, version: DefinitionsVersion | None) -> bool:
+def _examine(
+    tools: Tools, operator: str, root: Path, sha: str, version: DefinitionsVersion | None, said: set[str]
+) -> bool:
     from warpwatch.worker.execution import execute
     from warpwatch.worker.reporter import CannotRunError
 
@@ -113,9 +115,11 @@ def _examine(tools: Tools, operator: str, root: Path, sha: str, version: Definit
             with run_progress(console, is_quiet=True) as progress:
                 outcome = execute(job, tools, progress, Path(folder))
         except CannotRunError as error:
-            console.print(
-                f"  {shorten_traceback(str(error))}", style="red", markup=False, highlight=False, soft_wrap=True
-            )
+            text = shorten_traceback(str(error)).strip()
+            # Operators share a build, and its log is long.
+            shown = "fails as the operator above does" if text in said else text
+            said.add(text)
+            console.print(f"  {shown}", style="red", markup=False, highlight=False, soft_wrap=True)
             return False
     table = ResultTable(tools.host.kind)
     table.add(JobKind.CHECK, outcome)
