@@ -236,7 +236,7 @@ def test_a_history_brings_every_commit_and_a_longer_one_only_what_is_new(client:
         times = {sha: 50.0 + place for place, sha in enumerate(lab.shas[:count])} | {"f" * 40: 1.0}
         answer = client.post("/api/v1/imports", params=place, content=github_history(times))
         assert answer.status_code == 201, answer.text
-        assert answer.json()["left_out"] == [f"{'f' * 12}: no such commit in this repository"]
+        assert answer.json()["left_out"] == [f"{'f' * 8}: no such commit in this repository"]
     (series,) = history(client)
     assert [(point["commit_sha"], point["median_ns"]) for point in series["points"]] == [
         (sha, 50.0 + place) for place, sha in enumerate(lab.shas[:5])
@@ -267,7 +267,7 @@ def test_the_command_imports_folders_and_standard_input_by_the_commits_that_file
     assert refused.exit_code == 2
     assert "-: commit: the file was measured with changes that are in no commit" in refused.output
     waiting = CliRunner().invoke(command, [*words, "pytest-benchmark", "-", "--commit", "f" * 40], input=changed)
-    assert f"waits until the repository has the commit {'f' * 12}" in waiting.output
+    assert f"waits until the repository has the commit {'f' * 8}\n" in waiting.output
     taken = CliRunner().invoke(
         command, [*words, "pytest-benchmark", "-", "--commit", lab.shas[3], "--confirm"], input=changed
     )
