@@ -630,7 +630,7 @@ def add_members(s: Session, rows: list[dict[str, Any]]) -> int:
 
 def attach_compare_job(s: Session, regression_id: int, job_id: int) -> None:
     """Remembers which job decides the suspicion."""
-    _get(s, regression_id).compare_job_id = job_id
+    lock(s, regression_id).compare_job_id = job_id
     s.flush()
 
 
@@ -650,7 +650,7 @@ def decide(
 
     Without a ratio the suspected one stays; deciding anew replaces the last decision.
     """
-    regression = _get(s, regression_id)
+    regression = lock(s, regression_id)
     regression.verdict = Verdict(verdict)
     regression.ratio = regression.ratio if ratio is None else ratio
     regression.low, regression.high = low, high
@@ -669,14 +669,18 @@ def decide_series(s: Session, regression_id: int, decisions: Iterable[SeriesDeci
         s.execute(update(RegressionSeriesRecord).filter_by(**key).values(values))
 
 
-def lock(s: Session, regression_id: int) -> None:
-    """Lets one process at a time decide what becomes of a regression; NotFoundError when there is no such one."""
-    _get(s, regression_id)
+def lock(s: Session, regression_id: int) -> RegressionRecord:
+    """The regression, of which one process at a time decides what becomes; NotFoundError when there is none."""
+    statement = select(RegressionRecord).where(RegressionRecord.id == regression_id).with_for_update()
+    regression = s.scalars(statement).one_or_none()
+    if regression is None:
+        raise NotFoundError(f"there is no regression {regression_id}")
+    return regression
 
 
 def settle(s: Session, regression_id: int) -> None:
     """Says that nothing is left to be measured for it."""
-    _get(s, regression_id).settled_at = func.now()
+    lock(s, regression_id).settled_at = func.now()
     s.flush()
     announce(s, "regression")
 
@@ -707,14 +711,14 @@ def list_unconfirmed(s: Session, submission_id: int) -> list[int]:
 
 def unsettle(s: Session, regression_id: int) -> None:
     """Says that something is to be measured for it again."""
-    _get(s, regression_id).settled_at = None
+    lock(s, regression_id).settled_at = None
     s.flush()
 
 
 def move(s: Session, regression_id: int, base_commit_id: int, head_commit_id: int) -> int | None:
     """Gives it the narrower range of commits; the id of another regression that has this range already, and nothing is
     changed."""
-    regression = _get(s, regression_id)
+    regression = lock(s, regression_id)
     other = _same(s, regression, base_commit_id, head_commit_id, regression.direction)
     if other is None:
         regression.base_commit_id, regression.head_commit_id = base_commit_id, head_commit_id
@@ -734,7 +738,7 @@ def name_merge(
 
     merged_range: row ids of (last good, first bad) in the merged branch. commits: how many the range holds.
     """
-    regression = _get(s, regression_id)
+    regression = lock(s, regression_id)
     regression.merge_cause = cause
     regression.merged_base_commit_id, regression.merged_head_commit_id = merged_range or (None, None)
     regression.merged_commits = commits
@@ -744,7 +748,7 @@ def name_merge(
 def turn(s: Session, regression_id: int) -> bool:
     """Changes slower into faster or back, as the comparison says; False where the other direction has a regression of
     its own."""
-    regression = _get(s, regression_id)
+    regression = lock(s, regression_id)
     direction = ChangeDirection.FASTER if regression.direction == ChangeDirection.SLOWER else ChangeDirection.SLOWER
     if _same(s, regression, regression.base_commit_id, regression.head_commit_id, direction) is not None:
         return False
@@ -783,12 +787,3 @@ def _same(
     """The id of another regression of the operator on the device, with this range and direction."""
     found = find_same(s, regression.operator_id, regression.device_id, base_commit_id, head_commit_id, direction)
     return found if found != regression.id else None
-
-
-def _get(s: Session, regression_id: int) -> RegressionRecord:
-    regression = s.scalars(
-        select(RegressionRecord).where(RegressionRecord.id == regression_id).with_for_update()
-    ).one_or_none()
-    if regression is None:
-        raise NotFoundError(f"there is no regression {regression_id}")
-    return regression

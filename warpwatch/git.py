@@ -344,11 +344,11 @@ def holds(mirror: Path, sha: str) -> bool:
         return False
 
 
-def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
+def resolve_range(mirror: Path, text: str) -> list[str]:
     """The commit of a ref, or the commits of `A..B`: first parents, oldest first, without A.
 
     `ROOT^..B`, where ROOT is a first commit, is everything up to B. Raises UnknownRefError for an empty range and
-    GitError for more than `limit` commits.
+    GitError for more than MAX_RANGE commits.
     """
     start, head = range_ends(mirror, text)
     if ".." not in text:
@@ -357,8 +357,8 @@ def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
     shas = git("rev-list", "--first-parent", "--reverse", revisions, cwd=mirror).split()
     if not shas:
         raise UnknownRefError(f"{text!r} holds no commits; write the older commit first")
-    if len(shas) > limit:
-        raise GitError(f"{text!r} holds {len(shas)} commits; ask for at most {limit} at once")
+    if len(shas) > MAX_RANGE:
+        raise GitError(f"{text!r} holds {len(shas)} commits; ask for at most {MAX_RANGE} at once")
     return shas
 
 
@@ -600,9 +600,9 @@ def changed_files(mirror: Path, base: str, head: str, paths: Sequence[str] = ())
     return [FileChange(path, *(int(count) if count.isdigit() else None for count in counts)) for *counts, path in lines]
 
 
-def commits_touching(mirror: Path, base: str, head: str, paths: Sequence[str] = (), limit: int = 50) -> list[str]:
-    """Commits after `base` up to `head` (full ids) that change a file below `paths`, newest first."""
-    return git("rev-list", f"--max-count={limit}", f"{base}..{head}", "--", *_literal(paths), cwd=mirror).split()
+def commits_touching(mirror: Path, base: str, head: str, paths: Sequence[str]) -> list[str]:
+    """The newest 50 commits after `base` up to `head` (full ids) that change a file below `paths`, newest first."""
+    return git("rev-list", "--max-count=50", f"{base}..{head}", "--", *_literal(paths), cwd=mirror).split()
 
 
 def diff(mirror: Path, base: str, head: str, paths: Sequence[str] = ()) -> str:
