@@ -69,7 +69,7 @@ def test_a_call_that_takes_as_long_elsewhere_is_not(function: Callable[[Tensor],
 
 def test_a_fast_call_among_slow_ones_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a host with seventy busy processes, where no timed call had such luck."""
-    monkeypatch.setattr(cpu, "time_untimed", lambda _calls, _cores: [1e3, 2e6, 2e6])
+    monkeypatch.setattr(cpu, "time_untimed", lambda _calls: [1e3, 2e6, 2e6])
     verify(twice(always_waits), CpuHotTimer)
 
 
@@ -84,10 +84,10 @@ def test_calls_that_nothing_times_see_no_code_of_the_harness_and_the_same_modes(
         seen.append((any("harness" in file for file in files_of_callers()[2:]), torch.is_grad_enabled()))
 
     with torch.no_grad():
-        assert all(0 < time < math.inf for time in time_untimed([look, look], []))
+        assert all(0 < time < math.inf for time in time_untimed([look, look]))
     assert set(seen) == {(False, False)}
 
 
 def test_a_call_that_fails_in_a_thread_of_its_own_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threading.excepthook", lambda _arguments: None)
-    assert time_untimed([lambda: 1 / 0], []) == [math.inf]
+    assert time_untimed([lambda: 1 / 0]) == [math.inf]

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from operator import call as _call
 from pathlib import Path
 from statistics import fmean, median
@@ -109,15 +109,13 @@ class CpuHotTimer:
 
     def _expect_no_wait(self) -> None:
         """Raises WrongResultError when calls take several times as long as where nothing shows that they are timed."""
-        # On a busy host the threads of OpenMP of the main thread wait for their core in every call, and those of
-        # another may not. So what accuses is a timer in a thread like that of the other calls.
-        if self._find_wait(self._slice) is None:
+        # The threads of OpenMP of the main thread are bound and spin: where others keep their core busy, every call
+        # waits for them. So what accuses is a timer in a thread like that of the other calls.
+        if self._find_wait(self._slice) is None or (found := self._find_wait(self._slice_in_thread)) is None:
             return
-        found = self._find_wait(lambda: _take_in_thread(self._slice, self._cores) or [0.0])
-        if found is not None:
-            times = f"{found[0] / 1e3:.1f} µs, and {found[1] / 1e3:.1f} µs in a thread that shows none"
-            message = f"The variant waits where a timer is on its stack: a call takes {times}"
-            raise WrongResultError(message, Fault.DETECTED_TIMER)
+        times = f"{found[0] / 1e3:.1f} µs, and {found[1] / 1e3:.1f} µs in a thread that shows none"
+        message = f"The variant waits where a timer is on its stack: a call takes {times}"
+        raise WrongResultError(message, Fault.DETECTED_TIMER)
 
     def _find_wait(self, take: Callable[[], list[float]]) -> tuple[float, float] | None:
         """The fastest timed call, of those that `take` takes, and the usual one of others, where it waits for a timer.
@@ -128,11 +126,27 @@ class CpuHotTimer:
         fastest, others = math.inf, list[float]()
         for _ in range(_WAIT_LOOKS):
             fastest = min(fastest, *take())
-            others += time_untimed(self._rotation.calls, self._cores)
+            others += time_untimed(self._rotation.calls)
             usual = median(others)
             if fastest <= _WAITS_SHARE * usual + _WAITS_NS:
                 return None
         return fastest, usual
+
+    def _slice_in_thread(self) -> list[float]:
+        """A slice in a thread of its own, whose threads of OpenMP are not bound; [0] where that raises an error."""
+        samples: list[float] = []
+        records = torch.is_grad_enabled()
+        self._cores, cores = [], self._cores
+
+        def run() -> None:
+            with torch.set_grad_enabled(records):
+                samples.extend(self._slice())
+
+        thread = Thread(target=run, name="timer")
+        thread.start()
+        thread.join()
+        self._cores = cores
+        return samples or [0.0]
 
     def _slice(self, *, spoil: bool = False) -> list[float]:
         # Results of the slice before belong to other inputs.
@@ -227,48 +241,29 @@ def _time(calls: list[Callable[[], Any]]) -> tuple[int, Any]:
     return perf_counter_ns() - start, result
 
 
-def time_untimed(calls: list[Callable[[], Any]], cores: Sequence[int]) -> list[float]:
-    """Nanoseconds of some calls, in threads that run no code of the harness meanwhile: their loop is C's. cores: see
-    find_cores."""
-    times = _time_in_thread(calls, cores)
+def time_untimed(calls: list[Callable[[], Any]]) -> list[float]:
+    """Nanoseconds of some calls, in threads that run no code of the harness: their loop is C's."""
+    times = _time_in_thread(calls)
     if min(times) < _SHORT_NS:
-        times += _time_in_thread(calls * (_MOST_UNTIMED // len(calls)), cores)
+        times += _time_in_thread(calls * (_MOST_UNTIMED // len(calls)))
     return times
 
 
-def _time_in_thread(calls: list[Callable[[], Any]], cores: Sequence[int]) -> list[float]:
+def _time_in_thread(calls: list[Callable[[], Any]]) -> list[float]:
     """One that is infinite where the calls raise an error in a thread of their own."""
-    alone = partial(leave_workers_alone, cores)
-    timed = chain.from_iterable((alone, perf_counter_ns, call, perf_counter_ns) for call in calls)
+    # What torch.compile made is made again where gradients are recorded and were not, or the reverse.
+    mode = partial(torch._C._set_grad_enabled, torch.is_grad_enabled())
+    stamped: list[Callable[[], Any]] = [
+        mode,
+        perf_counter_ns,
+        *chain.from_iterable((call, perf_counter_ns) for call in calls),
+    ]
     stamps: deque[int] = deque()
     # Results are no whole numbers, and go as they come.
-    steps: list[Any] = [*_set_up_thread(cores), *timed]
-    functions = map(_call, steps)
-    loop = Thread(target=stamps.extend, args=(filter(int.__instancecheck__, functions),), name="calls")
+    loop = Thread(target=stamps.extend, args=(filter(int.__instancecheck__, map(_call, stamped)),), name="calls")
     loop.start()
     loop.join()
-    return [float(end - begin) for begin, end in zip(*[iter(stamps)] * 2, strict=False)] or [math.inf]
-
-
-def _take_in_thread(take: Callable[[], list[float]], cores: Sequence[int]) -> list[float]:
-    """Samples that are taken in a thread of their own; none where it raises an error."""
-    samples: list[float] = []
-
-    def run() -> None:
-        for function in _set_up_thread(cores):
-            function()
-        samples.extend(take())
-
-    thread = Thread(target=run, name="timer")
-    thread.start()
-    thread.join()
-    return samples
-
-
-def _set_up_thread(cores: Sequence[int]) -> list[Callable[[], None]]:
-    """Functions that make a thread like the main thread in what it records, and where its threads of OpenMP run."""
-    # What torch.compile made is made again where gradients are recorded and were not, or the reverse.
-    return [partial(torch._C._set_grad_enabled, torch.is_grad_enabled()), partial(bind_workers, cores)]
+    return [float(after - before) for before, after in pairwise(stamps)] or [math.inf]
 
 
 _RUNTIME = ctypes.CDLL(None)
@@ -285,7 +280,7 @@ def find_cores() -> list[int]:
 
 
 def bind_workers(cores: Sequence[int]) -> None:
-    """Binds the OpenMP threads of this thread's next loops, each to its core; the thread itself may still use all."""
+    """Binds the OpenMP threads of the main thread's next loops, each to its core; the main thread may still use all."""
     if not cores:
         return
 
@@ -299,7 +294,7 @@ def bind_workers(cores: Sequence[int]) -> None:
 
 
 def leave_workers_alone(cores: Sequence[int]) -> None:
-    """Moves this thread to its core. The system moves it among the others' now and then, so this comes before every
+    """Moves the main thread to its core. The system moves it among the others' now and then, so this comes before every
     sample; the threads that it starts may use all cores."""
     if cores:
         with suppress(OSError):
