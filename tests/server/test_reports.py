@@ -13,6 +13,7 @@ import jsonschema_rs
 import pytest
 
 from tests.server.forms import JUNIT_CHILDREN, JUNIT_OPTIONAL, JUNIT_REQUIRED, SARIF_SCHEMA
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.report_facts import ReportedSeries
 from warpwatch.server.reports.github import check_run
 from warpwatch.server.reports.junit import junit
@@ -225,7 +226,7 @@ def test_markdown_of_a_range_names_the_commit_of_each_row() -> None:
     text = markdown(report(row("slower"), replace(row("unsure", 1), head_sha="c" * 40, ratio=None)))
     header, _, slower, unsure = [line for line in text.split("\n") if line.startswith("|")]
     place = header.split(" | ").index("commit")
-    assert [line.split(" | ")[place] for line in (slower, unsure)] == [f"`{'a' * 9}`", f"`{'c' * 9}`"]
+    assert [line.split(" | ")[place] for line in (slower, unsure)] == [f"`{short_sha(c * 40)}`" for c in "ac"]
     assert unsure.split(" | ")[place + 3] == "–", "no change was found, and `ok` would say that it is no finding"
     assert "commit" not in markdown(report(row("slower"), row("unsure", 1))).split("|---")[0].split(" | ")
 
