@@ -73,6 +73,14 @@ def test_a_fast_call_among_slow_ones_accuses_nobody(monkeypatch: pytest.MonkeyPa
     verify(twice(always_waits), CpuHotTimer)
 
 
+@pytest.mark.parametrize(("call_ns", "count"), [(1e3, 63), (2.5e6, 27), (6e7, 4), (7e7, 3)])
+def test_calls_of_milliseconds_are_repeated_because_other_work_may_stop_the_first(
+    call_ns: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "_time_in_thread", lambda calls: [call_ns] * len(calls))
+    assert len(time_untimed([torch.rand] * 3)) == count
+
+
 def test_single_calls_on_cold_data_are_not_compared_with_calls_in_a_row() -> None:
     verify(twice(waits_for("timers")), CpuColdTimer)
 

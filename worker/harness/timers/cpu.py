@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, cycle, islice, pairwise
 from operator import call as _call
 from pathlib import Path
 from statistics import fmean, median
@@ -52,8 +52,8 @@ _LARGEST_FLUSH = 256 * 2**20
 _SETS = 3
 _LARGEST_SETS_BYTES = 2**30
 """Where three input sets are larger than this, two are used."""
-_SHORT_NS, _MOST_UNTIMED = 1_000_000, 60
-"""Of calls that are shorter, so many are made in a thread of their own: on a busy host few may show no true time."""
+_UNTIMED_NS, _MOST_UNTIMED = 60_000_000, 60
+"""For so long, and so many, calls are made in a thread of their own: on a busy host few may show no true time."""
 _WAITS_SHARE, _WAITS_NS = 3.0, 5_000
 """A call that takes so many times as long where a timer is on its stack, and so much longer, waits for it. Threads of
 their own have other caches and other threads of OpenMP, so honest calls hardly take less time there."""
@@ -244,9 +244,8 @@ def _time(calls: list[Callable[[], Any]]) -> tuple[int, Any]:
 def time_untimed(calls: list[Callable[[], Any]]) -> list[float]:
     """Nanoseconds of some calls, in threads that run no code of the harness: their loop is C's."""
     times = _time_in_thread(calls)
-    if min(times) < _SHORT_NS:
-        times += _time_in_thread(calls * (_MOST_UNTIMED // len(calls)))
-    return times
+    count = min(_MOST_UNTIMED, int(_UNTIMED_NS / max(1.0, min(times))))
+    return times + _time_in_thread(list(islice(cycle(calls), count))) if count else times
 
 
 def _time_in_thread(calls: list[Callable[[], Any]]) -> list[float]:
