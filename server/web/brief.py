@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from warpwatch.contract.commit_ids import short_sha
@@ -104,13 +105,19 @@ def brief_change(detail: RegressionDetail) -> Brief:
 
 
 def _member(row: RegressionSeriesRow) -> dict[str, Any]:
-    statement = state_member(row)
+    # The times are those of the trial, and so is the certainty; later changes may have left less of it.
+    decided = state_member(replace(row, left_ratio=None))
+    words = statement_words(decided)
+    if row.fixed_by_sha is not None:
+        words += f", fixed by {short_sha(row.fixed_by_sha)}"
+    elif row.left_ratio is not None:
+        words += f", of which {change(row.left_ratio)} is left"
     base, head = times_of_rounds(row.base_ns, row.head_ns)
     return {
         "series": row.series_id,
         "cell": f"{row.variant} {row.case} {row.metric}",
-        "statement": statement_words(statement),
-        "certainty": _certainty(statement),
+        "statement": words,
+        "certainty": _certainty(decided),
         "times": f"{duration(base)} → {duration(head)} per call, medians of paired rounds" if base and head else None,
         "message": row.message,
         "reproduce": row.replay,

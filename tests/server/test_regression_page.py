@@ -68,6 +68,11 @@ def test_cases_stand_by_what_became_of_them(client: TestClient, lab: Lab) -> Non
     assert "slower" not in group(page, "unaffected")
     assert "Not affected: 1 case" in page
     assert "<s " in page[page.index("data-fixed") : page.index('id="evidence"')], "on the first screen, too"
+    brief = client.get(f"/api/v1/regressions/{number}?brief").json()["items"][:2]
+    ends = sorted(item["statement"].partition(", ")[2] for item in brief)
+    assert ends == [f"fixed by {lab.shas[3][:8]}", "of which +1.4\N{THIN SPACE}% is left"], (
+        "beside the times of the trial"
+    )
 
 
 def test_what_is_suspected_is_neither_affected_nor_red(client: TestClient, lab: Lab) -> None:
