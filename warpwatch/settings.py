@@ -98,7 +98,11 @@ VARIABLES = (
         "`120`",
         "seconds that one variant may take for one case, 0.1 to 86400; an operator may ask for up to ten times as much",
     ),
-    Variable("WARPWATCH_BUILD_TIMEOUT", "`600`", "seconds that one library may take to build, 0.1 to 86400"),
+    Variable(
+        "WARPWATCH_BUILD_TIMEOUT",
+        "`3600`",
+        "seconds that the build of a library, package or program may take, 0.1 to 86400",
+    ),
     Variable(
         "WARPWATCH_PROGRAM_TIMEOUT", "`600`", "seconds that one run of a benchmark program may take, 0.1 to 86400"
     ),
@@ -223,7 +227,7 @@ class Settings:
     server_url: str = "http://127.0.0.1:8321"
     lease_seconds: float = 15.0
     case_timeout_seconds: float = 120.0
-    build_timeout_seconds: float = 600.0
+    build_timeout_seconds: float = 3600.0
     program_timeout_seconds: float = 600.0
     memory_bytes: int | None = None
     scratch_bytes: int | None = None
@@ -278,7 +282,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         server_url=environ.get("WARPWATCH_URL", f"http://127.0.0.1:{port}").rstrip("/"),
         lease_seconds=_number(environ, "WARPWATCH_LEASE", 15, low=1, high=3600),
         case_timeout_seconds=_number(environ, "WARPWATCH_CASE_TIMEOUT", 120, low=0.1, high=86400),
-        build_timeout_seconds=_number(environ, "WARPWATCH_BUILD_TIMEOUT", 600, low=0.1, high=86400),
+        build_timeout_seconds=_number(environ, "WARPWATCH_BUILD_TIMEOUT", 3600, low=0.1, high=86400),
         program_timeout_seconds=_number(environ, "WARPWATCH_PROGRAM_TIMEOUT", 600, low=0.1, high=86400),
         memory_bytes=int(memory * 2**30) or None,
         scratch_bytes=int(scratch * 2**30) or None,
