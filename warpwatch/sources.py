@@ -17,7 +17,7 @@ from pathlib import Path
 from warpwatch import git
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.definitions import mirror_of
-from warpwatch.project import FILE_NAME, Program, Project, ProjectError, parse_project
+from warpwatch.project import FILE_NAME, MeasuredCode, Program, Project, ProjectError, parse_project
 from warpwatch.variant_code import changed_definition, variant_digests
 
 _ALWAYS_NAMED = {"torch", "triton"}
@@ -187,6 +187,10 @@ class Sources:
         own = {*measured, *layout.modules, *_SERVICE, *_ALWAYS_NAMED, *sys.stdlib_module_names, ""}
         imports = (self._read(layout.files[f"{name}.py"]).imports for name in used or ())
         return sorted({module.split(".")[0] for modules in imports for module in modules} - own)
+
+    def measured(self, sha: str) -> MeasuredCode | None:
+        """The code of the commit that definitions measure."""
+        return self._layout(sha).project.measured
 
     def folder(self, sha: str) -> str:
         """Where the operators of the commit are defined."""

@@ -132,9 +132,13 @@ def test_doctor_says_which_definition_is_wrong_and_why(repository: Repository, t
     assert doctor(folder).exit_code == 0
     (folder / "warpwatch.toml").write_text(defined.TOML + 'build = "echo no compiler; exit 3"\n')
     (folder / "operators" / "again.py").write_text(defined.OPERATOR.replace('"twice"', '"again"'))
+    (root / "src" / "lib" / "__init__.py").write_text("import json\nimport no_such_module\n" + defined.PACKAGE)
     unbuilt = doctor(folder)
     assert unbuilt.exit_code == 1
     assert unbuilt.stdout.count("exited with status 3") == 1, "operators share the build, and its log is long"
+    missing = "src/lib/__init__.py imports no_such_module, which is not installed"
+    assert unbuilt.stdout.index(missing) < unbuilt.stdout.index("exited"), "a build may take half an hour"
+    assert unbuilt.stdout.count("which is not installed") == 1
     assert unbuilt.stdout.count("fails as the operator above does") == 1
     nowhere = doctor(tmp_path / "nowhere")
     assert nowhere.exit_code == 2

@@ -7,7 +7,9 @@ import re
 import shlex
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,7 @@ from warpwatch.cli.working_tree import WorkingTree
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest, JobSpec
 from warpwatch.contract.words import NO_FAILURE, JobKind
 from warpwatch.definitions import newest_version, parse_source
-from warpwatch.project import ProjectError
+from warpwatch.project import MeasuredCode, ProjectError
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources, parse_python
 
@@ -53,6 +55,13 @@ def examine_definitions(settings: Settings, definitions: str, repository: Path, 
         operators = sources.operators(sha)
         if not operators:
             raise ProjectError(f"{definitions} defines no operator; `warpwatch init` writes a first one")
+        measured = sources.measured(sha)
+        if measured is not None and measured.build is not None:
+            # The build may take half an hour, and only after it does an import fail.
+            for module, place in find_missing(root, measured):
+                install = f"{shlex.quote(sys.executable)} -m pip install {module}"
+                text = f"{place} imports {module}, which is not installed; if the package needs it, {install}"
+                console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
         wrong, said = [], set[str]()
         for operator in operators:
             console.print(operator, style="bold", markup=False, highlight=False)
@@ -69,6 +78,35 @@ def examine_definitions(settings: Settings, definitions: str, repository: Path, 
         raise typer.Exit(2) from None
     finally:
         tools.close()
+
+
+def find_missing(root: Path, measured: MeasuredCode) -> Iterator[tuple[str, str]]:
+    """Modules that this interpreter lacks and measured packages of a checkout import when they are loaded, each with
+    the first file that does so. Tests of a package are left out."""
+    seen = {*measured.packages, *sys.stdlib_module_names}
+    for package in measured.packages:
+        folder = root / measured.path / package
+        for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]:
+            file = path.relative_to(root)
+            if any(part.startswith("test") for part in file.parts):
+                continue
+            for module in _imports_of(path):
+                if module not in seen and find_spec(module) is None:
+                    yield module, file.as_posix()
+                seen.add(module)
+
+
+def _imports_of(path: Path) -> Iterator[str]:
+    """Modules that a file imports in any case; neither what a function or a condition does, nor its own package's."""
+    try:
+        statements = parse_python(path.read_text(encoding="utf-8")).body
+    except (SyntaxError, ValueError, OSError):
+        return
+    for node in statements:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+            names = [node.module]
+        yield from (name.split(".")[0] for name in names)
 
 
 def find_gaps(text: str) -> list[tuple[int, str]]:
