@@ -94,7 +94,7 @@ def test_alarms_are_counted_in_the_navigation_and_shown(client: TestClient, lab:
         session.execute(text("UPDATE workers SET stopped_at = now(), heartbeat_at = now() - interval '1 hour'"))
         session.execute(text("UPDATE jobs SET created_at = now() - interval '1 hour'"))
     shown = page(client, "/alarms")
-    assert "1 job waits for test-cpu" in shown
+    assert "1 job waits for Test CPU" in shown
     assert "<code>warpwatch worker --device cpu</code>" in shown
     assert f'href="/jobs/{job}' in shown
     assert 'aria-label="Settings, 1 health problem"' in page(client, "/runs/jobs")
