@@ -21,7 +21,7 @@ from ..failures import WrongResultError
 from ..problem import CaseProblem
 from ..timers.kernel import busy_ns
 
-_LOOK_SECONDS, _PATIENCE_SECONDS, _LOOKS = 0.1, 0.4, 3
+_LOOK_SECONDS, _PATIENCE_SECONDS, _LOOKS = 0.1, 0.25, 3
 _MOST_SHARE = 0.2
 """Of a look, in which the CPU or the device works at most."""
 _SUSPICIOUS_SHARE = 0.03
