@@ -1,5 +1,6 @@
-"""The end of confirmed changes: reads the evidence (later checks, later changes in the other direction, merges), and
-writes what is left of a change, series by series: a change may be undone for some of its series only."""
+"""The end of changes that are confirmed, or that imports alone show: reads the evidence (later checks, later changes in
+the other direction, merges), and writes what is left of a change, series by series: a change may be undone for some of
+its series only."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from warpwatch.db.live import announce
 from warpwatch.db.models import RegressionRecord, RegressionSeriesRecord
 from warpwatch.db.reads.lines import line_of, on_line
 from warpwatch.db.reads.query import fetch
-from warpwatch.db.regressions import IS_OPEN, IS_SUSPECTED, IS_UNPAIRED
+from warpwatch.db.regressions import IS_OPEN, IS_SUSPECTED, IS_UNPAIRED, lock
 from warpwatch.db.triage import SERVICE, set_triage
 
 MOST_CHECKS = 200
@@ -249,19 +250,18 @@ def save_fixes(s: Session, regression_id: int, fixes: Sequence[SeriesFix], commi
 
 def close_as(s: Session, regression_id: int, state: Triage, commit_id: int, note: str) -> None:
     """Closes a change by the commit that ended it, unless somebody has closed it meanwhile."""
-    regression = s.get(RegressionRecord, regression_id, with_for_update=True)
-    if regression is None or regression.state not in (Triage.NEW, Triage.ACKNOWLEDGED):
-        return
+    regression = lock(s, regression_id)
     is_unpaired = regression.verdict == Verdict.SUSPECTED and regression.settled_at is not None
-    if is_unpaired or regression.verdict == Verdict.CONFIRMED:
+    is_known = regression.verdict == Verdict.CONFIRMED or is_unpaired
+    if is_known and regression.state in (Triage.NEW, Triage.ACKNOWLEDGED):
         regression.fixed_by_commit_id = commit_id
         set_triage(s, regression_id, state, SERVICE, note)
 
 
 def link_merged(s: Session, regression_id: int, other_id: int) -> None:
     """Remembers which change of the watched branch one became when its branch was merged, unless it is known."""
-    regression = s.get(RegressionRecord, regression_id, with_for_update=True)
-    if regression is not None and regression.merged_as_id is None and regression_id != other_id:
+    regression = lock(s, regression_id)
+    if regression.merged_as_id is None and regression_id != other_id:
         regression.merged_as_id = other_id
         s.flush()
         announce(s, "regression")

@@ -357,7 +357,7 @@ class Sources:
                 # A folder or a submodule may have the name of a Python file, too.
                 self._python_files[blob] = _PythonFile(frozenset("."), blob)
             else:
-                imports = frozenset(name for node in ast.walk(tree) for name in _modules(node))
+                imports = frozenset(name for node in ast.walk(tree) for name in imported_modules(node))
                 content = _content(tree)
                 variants = variant_digests(tree) if content is not None else None
                 uses = frozenset(name for node in ast.walk(tree) for name in _used_libraries(node))
@@ -481,7 +481,7 @@ def _content(tree: ast.Module) -> str | None:
     return _digest(ast.dump(tree))
 
 
-def _modules(node: ast.AST) -> list[str]:
+def imported_modules(node: ast.AST) -> list[str]:
     """Whether what is imported from a package is a module or a name in it cannot be told here, so it counts as a
     module."""
     if isinstance(node, ast.Import):

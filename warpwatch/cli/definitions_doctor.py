@@ -25,7 +25,7 @@ from warpwatch.contract.words import NO_FAILURE, JobKind
 from warpwatch.definitions import newest_version, parse_source
 from warpwatch.project import MeasuredCode, ProjectError
 from warpwatch.settings import Settings
-from warpwatch.sources import Sources, parse_python
+from warpwatch.sources import Sources, imported_modules, parse_python
 
 if TYPE_CHECKING:
     from warpwatch.worker.tools import Tools
@@ -83,7 +83,7 @@ def examine_definitions(settings: Settings, definitions: str, repository: Path, 
 def find_missing(root: Path, measured: MeasuredCode) -> Iterator[tuple[str, str]]:
     """Modules that this interpreter lacks and measured packages of a checkout import when they are loaded, each with
     the first file that does so. Tests of a package are left out."""
-    seen = {*measured.packages, *sys.stdlib_module_names}
+    seen = {*measured.packages, *sys.stdlib_module_names, ""}
     for package in measured.packages:
         folder = root / measured.path / package
         for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]:
@@ -97,16 +97,13 @@ def find_missing(root: Path, measured: MeasuredCode) -> Iterator[tuple[str, str]
 
 
 def _imports_of(path: Path) -> Iterator[str]:
-    """Modules that a file imports in any case; neither what a function or a condition does, nor its own package's."""
+    """Modules that a file imports in any case, not those of a function or a condition; an empty text for its package's
+    own."""
     try:
         statements = parse_python(path.read_text(encoding="utf-8")).body
     except (SyntaxError, ValueError, OSError):
         return
-    for node in statements:
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
-            names = [node.module]
-        yield from (name.split(".")[0] for name in names)
+    yield from (module.split(".")[0] for node in statements for module in imported_modules(node))
 
 
 def find_gaps(text: str) -> list[tuple[int, str]]:
