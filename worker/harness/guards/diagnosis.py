@@ -32,6 +32,8 @@ _SYSTEMATIC, _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 0.9, 16, 2**20
 _MOST_OF_IT = 0.5
 """A relative error from which a result has little to do with the oracle."""
 _MOSTLY = 0.9
+_REPEATED = 5
+"""Calls of each kind. One that is wrong half of the time passes for a detector of timers once in a thousand times."""
 _COARSER = {"f64": ("bf16", "f32"), "f32": ("bf16", "tf32", "f16"), "tf32": ("bf16",)}
 _ROUNDED = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
@@ -111,7 +113,7 @@ def explain(
         if all(_is_close(value, oracle[name]) for name, value in stale.items()):
             text = "; it is right for inputs that were in these buffers before, so the variant caches results"
             return Diagnosis(Fault.CACHED_RESULT, text)
-    if _is_right_untimed(problem, redraw):
+    if _is_right_only_untimed(problem, redraw, judge):
         text = "; the same call is right when nothing times it, so the variant detects the timer"
         return Diagnosis(Fault.DETECTED_TIMER, text)
     if _is_unwritten(problem, redraw):
@@ -147,19 +149,25 @@ def _is_close(result: Tensor, oracle: Tensor) -> bool:
     return bool(difference <= max(_CLOSE, 4 * epsilon) * float(torch.linalg.vector_norm(oracle.double())))
 
 
-def _is_right_untimed(problem: CaseProblem, redraw: Callable[[], CaseData]) -> bool:
-    """Whether the same call is right in a new thread, which has no timer on its stack."""
-    verdict: list[bool] = []
+def _is_right_only_untimed(problem: CaseProblem, redraw: Callable[[], CaseData], judge: Oracle) -> bool:
+    """Whether the same call is wrong again and again with a timer on its stack, and right every time in a new thread,
+    which has none. A variant with a race is right and wrong by turns wherever it is called."""
+    verdicts: dict[str, list[bool]] = {"timed": [], "untimed": []}
 
-    def call() -> None:
+    def call(kind: str) -> None:
         with suppress(RuntimeError, WrongResultError), problem.modes():
-            results = problem.run(redraw())
-            verdict.append(Oracle(problem, redraw(), redraw).find_wrong(results) is None)
+            verdicts[kind].append(judge.find_wrong(problem.run(redraw())) is None)
 
-    thread = threading.Thread(target=call, name="untimed call")
-    thread.start()
-    thread.join()
-    return verdict == [True]
+    for number in range(1, _REPEATED + 1):
+        thread = threading.Thread(target=call, args=("untimed",), name="untimed call")
+        thread.start()
+        thread.join()
+        if verdicts["untimed"] != [True] * number:
+            return False
+        call("timed")
+        if verdicts["timed"] != [False] * number:
+            return False
+    return True
 
 
 def _is_poison(result: Tensor) -> bool:
