@@ -160,8 +160,8 @@ def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, dtype: tor
     left, right = aligned(a), aligned(b)
     if a_scale.numel() == b_scale.numel() == 1:
         # One row and one column have scales of rows as well.
-        a_scale, b_scale = a_scale.reshape(()), b_scale.reshape(())
-        return torch._scaled_mm(left, right.mT, a_scale, b_scale, out_dtype=dtype)
+        scales = aligned(a_scale.reshape(1)).reshape(()), aligned(b_scale.reshape(1)).reshape(())
+        return torch._scaled_mm(left, right.mT, *scales, out_dtype=dtype)
     return torch._scaled_mm(left, right.mT, aligned(a_scale), aligned(b_scale).mT, out_dtype=dtype)
 
 
@@ -186,7 +186,8 @@ else:
         if is_e8m0:
             code = tl.load(pointer, mask, 0).to(tl.int32)
             return tl.where(code == 255, float("nan"), (code << 23).to(tl.float32, bitcast=True))
-        return tl.load(pointer, mask, 0.0)
+        else:  # noqa: RET505 - Triton compiles what follows a branch, too, and then finds two types of result.
+            return tl.load(pointer, mask, 0.0)
 
     @triton.jit  # type: ignore[untyped-decorator]
     def scaled_product(  # type: ignore[no-untyped-def]

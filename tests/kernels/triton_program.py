@@ -77,9 +77,9 @@ def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
 
     from warpwatch.worker.harness.problem import CaseProblem
 
-    # Other sizes make the same code for other constants: the first case of each precision and direction shows that it
-    # compiles.
-    chosen = {(case.precision, case.direction): case for case in reversed(cases)}
+    # Other sizes make the same code for other constants: the first case of each precision, direction and number format
+    # shows that it compiles.
+    chosen = {(case.precision, case.direction, *words_of(case)): case for case in reversed(cases)}
     for arch in (arch for arch in ARCHS if arch >= FIRST_ARCH.get(operator.name, 0)):
         compiled = _instead_of_launching(arch)
         for case in chosen.values():
@@ -88,6 +88,10 @@ def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
                 problem.call(problem.data(7))()
         kernels = {kernel: len(code) for kernel, code in compiled.items()}
         say(operator=operator.name, variant=variant.name, arch=arch, kernels=kernels)
+
+
+def words_of(case: Any) -> list[str]:
+    return [value for _, value in case.sizes if isinstance(value, str)]
 
 
 def _instead_of_launching(arch: int) -> dict[str, bytes]:
