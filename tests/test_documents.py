@@ -25,7 +25,13 @@ NOT_PRODUCT = {"versions", "adversaries"}
 COLUMNS, PARAGRAPH_LINES, LINES = 120, 5, 200
 VERSION_LINES = 120
 """Lines of the changelog for one version, so that a user reads them in three minutes."""
-LINES_OF = {"docs/glossary.md": 260, "README.md": 150, "docs/measurement.md": 120, "docs/security.md": 240}
+LINES_OF = {
+    "bench/h200.md": 300,
+    "docs/glossary.md": 260,
+    "README.md": 150,
+    "docs/measurement.md": 120,
+    "docs/security.md": 240,
+}
 GENERAL_WORDS = "## General words in type names"
 
 

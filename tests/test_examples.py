@@ -17,11 +17,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "docs" / "example"
 NOT_MEASURED = {
     "bpe_train": {"v1", "v2", "v3", "v4", "hf_tokenizers"},
-    "grouped_matmul": {"v1", "v2", "grouped_mm", "triton", "compile"},
-    "int4_linear": {"v1", "int4pack", "v3", "triton", "compile"},
-    "int8_matmul": {"v1", "v2", "triton", "compile"},
     "kv_attention": {"v1", "v2", "sdpa", "varlen", "v3", "triton", "compile"},
-    "quantize": {"v1", "v2", "v3", "compile"},
     "scaled_matmul": {"v1", "v2", "scaled_mm", "triton", "compile"},
     "seq2seq_train": {"v1", "v2", "split", "v3", "compile"},
 }
