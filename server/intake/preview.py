@@ -173,7 +173,8 @@ def _left_out(
     groups = []
     start, _ = git.range_ends(mirror, request.commits)
     line = [commit.sha for commit in plan.history.commits]
-    if start is not None:
+    # Who writes A^..B knows.
+    if start is not None and not request.commits.partition("..")[0].endswith("^"):
         (first,) = git_branches.summarize(mirror, [start])
         what = "the first commit of the history" if git.describe(mirror, start).parent_sha is None else "this commit"
         message = f"A range A..B begins after A. Write {start[:12]}^..B to measure {what} as well."
