@@ -61,6 +61,9 @@ _CARD_DASHES = ("solid", "dash", "dot", "dashdot")
 LABEL_ROOM = 0.06
 """Share of the height that the labels of changes take above the lines; the script of the page makes room for more rows.
 """
+STRIP_ROW, LOW_STRIP_ROW = 0.07, 0.12
+"""Share of the height that a row of the strip of statuses takes, and in a low chart, where the names of two rows would
+touch."""
 MANY_POINTS = 600
 """From here on lines have no markers: each marker is an element that moves when the reader pans, a line is one."""
 
@@ -72,13 +75,15 @@ def history_figure(
     noise: Mapping[int, Sequence[NoiseSummary]] | None = None,
     samples: Mapping[int, Sequence[float]] | None = None,
     styles: Styles | None = None,
+    *,
+    is_low: bool = False,
 ) -> Figure:
     """Medians with their 95 % intervals over the commits that were measured, one line per series, environment
     and card; cards that agree share one.
 
     Statuses other than ok are drawn in a strip below the lines. steps: level shifts per series id. noise: what may be
     indistinguishable, per series id. samples: of the points whose distribution is drawn, per point id. styles: of the
-    operator's variants.
+    operator's variants. is_low: the page gives the chart little height.
     """
     axis, scale = axis_of(histories, view), scale_of(histories, view)
     styles = styles or variant_styles(history.series.variant for history in histories)
@@ -98,14 +103,20 @@ def history_figure(
     traces += _steps(lit, steps or {}, axis, scale)
     traces += side_points(histories, axis, scale)
     strip, rows = _status_strip(histories, axis)
-    return {"data": traces + strip, "layout": _history_layout(histories, axis, scale, view, rows)}
+    row_height = LOW_STRIP_ROW if is_low else STRIP_ROW
+    return {"data": traces + strip, "layout": _history_layout(histories, axis, scale, view, rows, row_height)}
 
 
 def _history_layout(
-    histories: Sequence[SeriesHistory], axis: CommitAxis, scale: HeightScale, view: HistoryView, rows: Sequence[str]
+    histories: Sequence[SeriesHistory],
+    axis: CommitAxis,
+    scale: HeightScale,
+    view: HistoryView,
+    rows: Sequence[str],
+    row_height: float,
 ) -> Figure:
-    """rows: names of the rows of the strip below the lines."""
-    floor = 0.07 * len(rows) + 0.04 if rows else 0.0
+    """rows: names of the rows of the strip below the lines. row_height: share of the height that each takes."""
+    floor = row_height * len(rows) + 0.04 if rows else 0.0
     layout = plain_layout()
     layout["yaxis"] |= {
         "title": {"text": scale.title},

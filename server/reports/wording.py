@@ -57,9 +57,8 @@ def change_headline(row: RegressionRow) -> str:
     cells changed, the worse is named first."""
     statement = state_regression(row)
     if statement.kind == StatementKind.NOT_TOLD_APART:
-        measured = ", ".join(text for text in (change(row.ratio), interval(row.low, row.high)) if text)
         name = "No change" if row.verdict == Verdict.DISMISSED else "Inconclusive"
-        return f"{name} ({measured})" if measured else name
+        return name if row.ratio is None else f"{name} ({change(row.ratio)})"
     left = "" if statement.is_ended else fixed_part(row)
     other_signal = Signal.KERNEL if row.signal == Signal.LAUNCH else Signal.LAUNCH
     other = "" if statement.is_ended or row.other_ratio is None else f"{other_signal} {change(row.other_ratio)}"

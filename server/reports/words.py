@@ -71,15 +71,15 @@ def times_text(row: ReportRow) -> str:
 
 
 def sentence(row: ReportRow) -> str:
-    """The finding in one line: what, where, how much, between which commits."""
+    """The finding in one line: what, where, between which commits, how much."""
     name, kind = finding_name(row), f"{_signal(row)}{KINDS[row.kind]}"
     text = f"{row.cell} {name}"
     if name == kind:
         text = f"{row.cell}: {kind}" if row.kind in _NO_ADJECTIVES else f"{row.cell} {_signal(row)}is {KINDS[row.kind]}"
-    if row.ratio is not None:
-        text += f": {ratio_text(row)}"
     text += f" on {row.device} at {short_sha(row.head_sha)}"
-    return text + (f" vs baseline {short_sha(row.base_sha)}" if row.base_sha else "")
+    if row.base_sha:
+        text += f" vs baseline {short_sha(row.base_sha)}"
+    return text if row.ratio is None else f"{text}: {ratio_text(row)}"
 
 
 def change_text(subject: str, merged_sha: str | None, merged_subject: str | None) -> str:

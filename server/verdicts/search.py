@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.priorities import CONFIRM, CONFIRM_CODE
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Answer, Cause, JobKind, JobState, MergeCause, Purpose, Verdict
+from warpwatch.contract.words import Answer, Cause, ChangeDirection, JobKind, JobState, MergeCause, Purpose, Verdict
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.server.verdicts.bisect import RangeAnswer, bounds, middle, suspects
 from warpwatch.server.verdicts.context import CONFIRMING, CommitPath, RegressionContext
@@ -41,10 +41,12 @@ class CulpritRange:
         """The number of commits that may be guilty."""
         return self.shas.index(self.head_sha) - self.shas.index(self.base_sha)
 
-    def describe(self) -> str:
-        """A line for the activity of the regression: the result, and the commits that were not measured."""
+    def describe(self, direction: str) -> str:
+        """A line for the activity of the regression: the result, and the commits that were not measured. A commit that
+        made something faster is no culprit."""
         base, head = short_sha(self.base_sha), short_sha(self.head_sha)
-        place = f"Culprit {head}" if self.commits == 1 else f"Narrowed down to {base}..{head}, {self.commits} commits"
+        name = "Commit" if direction == ChangeDirection.FASTER else "Culprit"
+        place = f"{name} {head}" if self.commits == 1 else f"Narrowed down to {base}..{head}, {self.commits} commits"
         parts = [f"{place}: {self.proof.message}" if self.proof.message else place]
         if self.unchanged:
             parts.append(f"{self.unchanged} of {len(self.shas) - 1} commits skipped (sources unchanged)")

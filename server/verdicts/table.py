@@ -160,7 +160,7 @@ def _locate(
     if isinstance(merge, ReadMerge | AskTrial):
         return merge
     is_news = result.worst is not None and (is_moved or proven.proof != whole)
-    notes = [proven.describe()] if is_moved or len(proven.shas) > 2 else []
+    notes = [proven.describe(regression.direction)] if is_moved or len(proven.shas) > 2 else []
     if merge is not None:
         notes.append(describe_merge(head, merge))
     evidence_or_none = Evidence(proven.proof, result.worst, result.decisions) if is_news else None

@@ -185,7 +185,8 @@ def _describe_rounds(
         return troubles[0] if troubles else "nothing was measured"
     member, row = next((member, row) for member, row in judged if member.series_id == most.series_id)
     name = f"{Signal.LAUNCH} " if member.metric == Signal.LAUNCH else ""
-    return f"{name}{(most.ratio - 1) * 100:+.1f} %, {len(row.base_ns) if row else 0} rounds"
+    percent = f"{(most.ratio - 1) * 100:+.1f}".replace("-", "−")
+    return f"{name}{percent} %, {len(row.base_ns) if row else 0} rounds"
 
 
 def _evaluate_check(context: RegressionContext, trial: TrialState) -> TrialResult:

@@ -32,6 +32,7 @@ from warpwatch.server.reports.formats import (
     duration,
     host_fact,
     interval,
+    phase_name,
     plural,
     sci,
     size,
@@ -56,7 +57,7 @@ def _change(row: RegressionRow) -> dict[str, Any]:
         "change": row.id,
         "what": f"{row.operator} on {row.device_key}: {change_headline(row)}",
         "certainty": _certainty(state_regression(row)),
-        "state": f"{state_name(row.state)}, {state_name(row.phase)}",
+        "state": f"{state_name(row.state)}, {phase_name(row.phase)}",
         "commit": row.culprit_sha,
         "range": None if row.culprit_sha else f"{row.base_sha}..{row.head_sha} ({candidate_commits(row)})",
         "subject": row.head_subject,
@@ -355,12 +356,11 @@ def brief_report(report: Report) -> Brief:
 
 
 def _finding(row: ReportRow) -> dict[str, Any]:
-    rounds = f", {plural(row.rounds, 'paired round')}" if row.rounds else ""
     return {
         "finding": row.kind,
         "statement": sentence(row),
         "times": f"{times} per call" if (times := times_text(row)) else None,
-        "certainty": f"{MEANINGS[row.kind]} Decided by {row.decided_by}{rounds}"
+        "certainty": f"{MEANINGS[row.kind]} Evidence: {row.decided_by}"
         + ("; the interval has 95 %" if row.low is not None else ""),
         "message": reason(row),
         "reproduce": row.replay,

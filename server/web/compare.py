@@ -74,6 +74,7 @@ def compare(
         only=only,
         changed=sum(row.is_changed for row in rows or []),
         total=len(rows or []),
+        compared=sum(bool(row.ratio or row.paired_ratio) for row in rows or []),
         json=address if comparison else None,
         csv=f"/api/v1{address.replace('/compare', '/compare.csv', 1)}",
         bench=bench,

@@ -287,7 +287,7 @@ def _history(page: PageScope, row: RegressionRow, most: CaseView | None) -> dict
     history = (
         read_history(page.session, most.series.series_id, line or page.line, limit=HISTORY_POINTS) if most else None
     )
-    return None if history is None or not history.points else history_figure([history])
+    return None if history is None or not history.points else history_figure([history], is_low=True)
 
 
 def _plot(cases: Sequence[CaseView]) -> str | None:

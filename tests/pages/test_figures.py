@@ -119,6 +119,8 @@ def test_commits_without_a_time_are_marked_in_a_strip() -> None:
     assert figure["layout"]["yaxis2"]["ticktext"] == ["bench", "check"]
     assert strip["wrong"]["y"] == [1]
     assert figure["layout"]["yaxis"]["domain"][0] > figure["layout"]["yaxis2"]["domain"][1]
+    low = history_figure([history([point(1, 1e4), point(3, 1e4)], marks)], is_low=True)
+    assert low["layout"]["yaxis2"]["domain"][1] > 0.2, "two names of 11 pixels fit in 110 pixels"
     accepted(figure)
 
 

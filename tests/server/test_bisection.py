@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -69,6 +70,12 @@ def test_forty_commits(build: Build) -> None:
     }
     assert worker.rows("suspected") == worker.rows("unsure") == []
     assert all(row["settled_at"] for row in worker.rows() + worker.rows("dismissed"))
+    faster, slower = (
+        next(worker.notes(row["id"]) for row in worker.rows() if row["head_sha"] == worker.lab.shas[number])
+        for number in (26, 7)
+    )
+    assert re.match(r"Commit \w{8}: −2\d\.\d %, ", faster[-1]), "a commit that made v1 faster is no culprit"
+    assert re.match(r"Culprit \w{8}: \+3\d\.\d %, ", slower[-1])
 
 
 def test_two_changes_in_one_range_are_both_found(build: Build) -> None:

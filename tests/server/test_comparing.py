@@ -123,9 +123,20 @@ def test_the_last_two_benchmarked_commits_are_compared(client: TestClient, lab: 
     assert f'value="{lab.shas[0]}"' in page
     assert f'value="{lab.shas[2]}"' in page
     assert page.count("<circle") >= 2
+    assert re.search(r">\d of 2 rows differs?</h2>", page)
     changes = client.get("/compare", params={"only": "changes"}).text
     assert "+50.0" in changes
     assert "not told apart" not in changes
+
+
+def test_rows_of_one_side_are_not_counted_as_compared(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {("v1", CASES[0]): 1000.0})
+    lab.bench(2, {("v2", CASES[0]): 1000.0})
+    assert "No row is timed on both sides" in client.get("/compare").text
+    lab.bench(3, {("v1", CASES[0]): 1000.0, ("v2", CASES[0]): 1000.0})
+    page = client.get("/compare").text
+    assert "0 of 1 row differs" in page
+    assert "1 not timed on both sides" in page
 
 
 def test_an_ab_comparison_of_the_two_commits_decides(client: TestClient, lab: Lab) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from tests.builders import CASES, Lab
 from tests.planted import plant
 from tests.server.test_operator_page import LARGE, V1, figure, series_of
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 
 V2 = ("v2", CASES[0])
@@ -137,8 +138,11 @@ def test_the_table_colours_what_a_trial_decided_and_nothing_else(lab: Lab, clien
 def test_a_commit_without_a_time_says_why(lab: Lab, client: TestClient) -> None:
     lab.bench(0, {V1: 100.0})
     lab.check(1, {V1: Status.WRONG})
+    lab.check(2, {V1: Status.CRASHED})
+    lab.finish(lab.submit("bench", 2), lab.outcome([Finding(*V1, Status.CRASHED, "it fell")]))
     page = client.get(f"{COMMITS}&variant=v1").text
-    assert "no time: wrong" in page
+    assert "no time: wrong<" in page
+    assert "no time: crashed<" in page, "the check and the bench crashed, and the word is said once"
     assert "not benchmarked" not in page
 
 
