@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
@@ -38,7 +39,9 @@ _NUMBERED = re.compile(r"-page-(\d+)\.html$")
 _PART = re.compile(rf"(-page-\d+|(?<=\d)-({'|'.join(EvidenceTab)}))?\.html$")
 """The end of the name of a page that another one leads to."""
 _URL = re.compile(r'url\("(/[^"]*)"\)')
-_ADDRESS = re.compile(r'"(/(?:[^"\\]|\\.)*)"')
+_ADDRESS = re.compile(r'(?<!\\)"(/(?:[^"\\]|\\.)*)"')
+_LABEL_ADDRESS = re.compile(r'href=\\("(?:[^"\\]|\\u[0-9a-f]{4})*)\\"')
+"""In a label of a chart, which is markup inside a string."""
 _OF_TESTS = frozenset(("data-statement", "data-series", "data-commit", "data-branches"))
 """Attributes of templates that no script and no style reads: a tenth of the page of a commit."""
 _SMALLEST_SHARED = 60
@@ -315,7 +318,8 @@ def _place_texts(tree: Element, links: _Links) -> None:
             del element.attributes[name]
         if element.tag == "script" and element.attributes.get("type") == "application/json":
             text = "".join(child for child in element.children if isinstance(child, str))
-            element.children = [_ADDRESS.sub(lambda match: json.dumps(_placed(links, match[0])), text)]
+            text = _ADDRESS.sub(lambda match: json.dumps(_placed(links, match[0])), text)
+            element.children = [_LABEL_ADDRESS.sub(lambda match: _in_label(links, f'{match[1]}"'), text)]
         elif element.tag == "style":
             text = "".join(child for child in element.children if isinstance(child, str))
             element.children = [_URL.sub(lambda match: f'url("{links.place(match[1])}")', text)]
@@ -341,6 +345,12 @@ def _share_pictures(tree: Element) -> None:
         if "id" not in shape.attributes:
             shape.attributes["id"] = f"shape-{list(first).index(drawn)}"
         picture.children = [Element("use", {"href": f"#{shape.attributes['id']}"}, is_closed=False)]
+
+
+def _in_label(links: _Links, literal: str) -> str:
+    """The address of a link in a label, at its place."""
+    place = json.dumps(escape(links.place(unescape(json.loads(literal))) or ""))
+    return f'href=\\{place[:-1]}\\"'
 
 
 def _placed(links: _Links, literal: str) -> str:

@@ -14,7 +14,7 @@ from warpwatch.db.reads.operator_cases import CaseChange, CaseSeries
 from warpwatch.db.trends import RecentPoint
 from warpwatch.server.reports.formats import change, natural
 from warpwatch.server.reports.wording import statement_data, statement_tone
-from warpwatch.server.verdicts.statements import Statement, state_change
+from warpwatch.server.verdicts.statements import Statement, badness, state_change
 
 WIDTH, HEIGHT, EDGE, SCALE = 216.0, 46.0, 5.0, 40.0
 """Size of a picture; its margin, and the room for the scale at its left."""
@@ -27,7 +27,7 @@ LEAST_SPAN, MOST_REACH = 2 * log(1.05), log(4)
 @dataclass(frozen=True, slots=True)
 class CaseChoice:
     """A case to choose. variant: whose history svg shows, relative to its first point; svg is empty where there is
-    none. open, suspected: statements about its changes, the newest first; variants: of these, by series.
+    none. open, suspected: statements about its changes, the worst first; variants: of these, by series.
     """
 
     case: str
@@ -42,15 +42,19 @@ class CaseChoice:
 def shown_series(
     series: Sequence[CaseSeries], changes: Sequence[CaseChange] = (), variant: str | None = None
 ) -> list[CaseSeries]:
-    """One series of each case, in natural order: that of the variant, else one whose change is confirmed, so that its
-    mark stands beside its own line, else the fastest right one."""
-    changed = {item.series_id for item in changes if case_statement(item).kind == StatementKind.CONFIRMED}
+    """One series of each case, in natural order: that of the variant, else that of the worst confirmed change, so that
+    its mark stands beside its own line, else the fastest right one."""
+    statements = [(item.series_id, case_statement(item)) for item in changes]
+    confirmed = [(id_, badness(about)) for id_, about in statements if about.kind == StatementKind.CONFIRMED]
+    changed = dict(sorted(confirmed, key=lambda pair: pair[1], reverse=True))
+    unchanged = (float("inf"), 0.0)
     by_case: dict[str, list[CaseSeries]] = defaultdict(list)
     for row in series:
         by_case[row.case].append(row)
 
-    def preference(row: CaseSeries) -> tuple[bool, bool, bool, float]:
-        return row.variant != variant, row.series_id not in changed, not row.is_right, row.median_ns or float("inf")
+    def preference(row: CaseSeries) -> tuple[bool, tuple[float, float], bool, float]:
+        is_other, rank = row.variant != variant, changed.get(row.series_id, unchanged)
+        return is_other, rank, not row.is_right, row.median_ns or float("inf")
 
     return [min(by_case[case], key=preference) for case in sorted(by_case, key=natural)]
 
@@ -67,6 +71,8 @@ def case_choices(
     for item in changes:
         if (item.variant, item.case) in cases:
             by_case[item.case].append((item, case_statement(item)))
+    for about in by_case.values():
+        about.sort(key=lambda pair: badness(pair[1]))
     drawn = {row.series_id for row in shown[:MOST_PICTURES]}
     histories = {id_: list(group) for id_, group in groupby(points, key=lambda point: point.series_id) if id_ in drawn}
     histories = {id_: history for id_, history in histories.items() if len(history) > 1}

@@ -26,6 +26,7 @@ _ADDRESSES = {"a": "href", "link": "href", "script": "src", "img": "src", "ifram
 _SCRIPTS = ("/palette.js", "/forms.js", "/inbox.js", "/live.js")
 """Scripts of what the public has not."""
 _SEPARATOR = re.compile(r"\s*·\s*$")
+_FIRST_SEPARATOR = re.compile(r"^\s*·\s*")
 _SPACE = re.compile(r"[ \n]{2,}")
 
 
@@ -134,14 +135,18 @@ class PublicMarkup:
             in_form=self.in_form or element.tag == "form",
         )
         children: list[Element | str] = []
+        # The links of a line stand between dots.
+        lost_link = False
         for child in element.children:
+            is_first = not any(not isinstance(before, str) or before.strip() for before in children)
             if isinstance(child, str):
-                children.append(child)
+                children.append(_FIRST_SEPARATOR.sub("", child) if lost_link and is_first else child)
             elif (kept := inside._child(child)) is not None:
                 children.append(kept)
-            elif child.tag == "a" and children and isinstance(children[-1], str):
-                # The links of a line stand between dots.
-                children[-1] = _SEPARATOR.sub("", children[-1])
+            elif child.tag == "a":
+                lost_link = True
+                if children and isinstance(children[-1], str):
+                    children[-1] = _SEPARATOR.sub("", children[-1])
         return replace(element, children=children)
 
     def _child(self, element: Element) -> Element | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -68,7 +69,7 @@ def test_every_link_of_a_site_leads_to_a_file(published: tuple[Path, Settings, D
     site = published[0]
     files = {str(path) for path in site.rglob("*") if path.is_file()}
     pages = {path for path in files if path.endswith(".html")}
-    reached = {str(site / "index.html")}
+    reached, labels = {str(site / "index.html")}, 0
     for page in pages:
         folder, markup = Path(page).parent, Path(page).read_text()
         shapes = re.findall(r'<g id="(shape-\d+)">', markup)
@@ -82,6 +83,14 @@ def test_every_link_of_a_site_leads_to_a_file(published: tuple[Path, Settings, D
             target = os.path.normpath(folder / unquote(parts.path))
             assert target in files, (page, address)
             reached.add(target)
+        for literal in re.findall(r'href=\\("[^"\\]*)\\"', markup):
+            in_chart = urlsplit(json.loads(f'{literal}"').replace("&amp;", "&"))
+            assert os.path.normpath(folder / unquote(in_chart.path)) in files, (page, literal)
+            labels += 1
+        assert not re.search(r"class=\"note[^>]*>\s*·|Triage selected", markup), (
+            f"{page} has traces of links that are gone"
+        )
+    assert labels > 0, "labels of charts are links"
     assert pages - reached == set(), "each page is linked from another"
 
 

@@ -333,6 +333,11 @@ def test_a_case_shows_the_variant_whose_change_is_confirmed() -> None:
     ]
     assert [row.variant for row in shown_series(series, changes)] == ["v2"]
     assert [row.variant for row in shown_series(series, changes[:1])] == ["v1"]
+    faster = CaseChange("spmm", 1, 10, "faster", "culprit", 0.7, 6, "n=8", "v1")
+    newest_first = [faster, *changes]
+    assert [row.variant for row in shown_series(series, newest_first)] == ["v2"], "the open slow-down, not the news"
+    (choice,) = case_choices(series, shown_series(series, newest_first), [], newest_first)
+    assert [row.regression_id for row in choice.open] == [9, 10]
 
 
 def test_marks_of_changes_are_coloured_where_they_were_decided() -> None:
