@@ -21,9 +21,10 @@ from typer.testing import CliRunner
 
 from tests.waiting import wait_until
 from tests.worker.conftest import Repository, identify, processes_with
+from warpwatch.cli import results_files
 from warpwatch.cli.app import app
 from warpwatch.cli.services import StartError
-from warpwatch.cli.up import _register_checkout, quickest_first
+from warpwatch.cli.up import InterruptedByUser, _interruptible, _register_checkout, import_examples, quickest_first
 from warpwatch.db import embedded
 from warpwatch.settings import Settings
 
@@ -156,6 +157,26 @@ def up(repository: Repository, home: Path, commits: int) -> tuple[str, int]:
     with started(repository, home, commits) as process:
         said, _ = process.communicate(timeout=240)
     return said, process.returncode
+
+
+def test_an_import_is_finished_before_up_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception inside a query made `up` say that the database cannot be reached."""
+    finished: list[str] = []
+
+    def interrupted(_url: str, file: Path, *_rest: object) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        finished.append(file.stem)
+        return True
+
+    monkeypatch.setattr(results_files, "import_file", interrupted)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(InterruptedByUser), _interruptible():
+            import_examples(Settings(home=tmp_path, database_url=""), "")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert len(finished) == 1
 
 
 def test_an_error_is_printed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

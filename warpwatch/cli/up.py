@@ -46,6 +46,7 @@ CASES = 2
 _COMPILERS = re.compile(r"compile|triton|load_inline")
 """Words of a file whose variants compile when they are first called, which takes seconds for each case."""
 SAY_SECONDS = 60
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXAMPLE_FOLDERS = (
     Path(__file__).parents[1] / "bundled" / "example",
     Path(sysconfig.get_path("data")) / "share" / "warpwatch" / "example",
@@ -176,7 +177,13 @@ def import_examples(settings: Settings, database_url: str) -> None:
         has_history = history.is_file()
         if has_history:
             git.update_mirror(str(history), settings.home)
-        if import_file(database_url, file, name, "example", str(history) if has_history else None):
+        # Inside a query, the exception would leave a broken connection, and a false word of an unreachable database.
+        earlier = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        try:
+            is_new = import_file(database_url, file, name, "example", str(history) if has_history else None)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+        if is_new:
             console.print(f"imported example data as repository [bold]{name}[/bold]")
         if has_history:
             address = f"{settings.server_url}/regressions?repository={name}"
@@ -293,6 +300,6 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise InterruptedByUser
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _STOP_SIGNALS:
         signal.signal(number, interrupt)
     yield
