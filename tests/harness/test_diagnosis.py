@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -11,8 +12,8 @@ from torch import Tensor
 
 from warpwatch.contract.words import Fault
 from warpwatch.operator import Cost, Operator, case
-from warpwatch.worker.harness.guards.diagnosis import decoys_of, explain
-from warpwatch.worker.harness.problem import CaseProblem
+from warpwatch.worker.harness.guards.diagnosis import Diagnosis, decoys_of, explain
+from warpwatch.worker.harness.problem import CaseProblem, fill_with_poison, is_poison
 
 CASE = case(n=4096)
 operator = Operator(
@@ -35,16 +36,18 @@ def constant(a: Tensor) -> Tensor:
     return torch.full_like(a, 78.0)
 
 
-class Race:
-    """Wrong in every third call."""
+class Kept:
+    """What variants keep between calls."""
 
     calls = 0
+    answer: Tensor | None = None
+    of_thread = threading.local()
 
 
-@operator.variant("race", idea="is wrong now and then, whoever calls it")
+@operator.variant("race", idea="is wrong in every other call, whoever makes it")
 def race(a: Tensor) -> Tensor:
-    Race.calls += 1
-    return 2 * a + (Race.calls % 3 == 0)
+    Kept.calls += 1
+    return 2 * a + Kept.calls % 2
 
 
 @operator.variant("detects", idea="is wrong in the main thread, where timers are")
@@ -52,11 +55,71 @@ def detects(a: Tensor) -> Tensor:
     return 2 * a + (threading.current_thread() is threading.main_thread())
 
 
-@pytest.mark.parametrize(("name", "fault"), [("race", Fault.WRONG_VALUES), ("detects", Fault.DETECTED_TIMER)])
-def test_a_race_is_not_said_to_detect_the_timer(name: str, fault: Fault) -> None:
+@operator.variant("accumulates", idea="adds to what the thread has of its last call")
+def accumulates(a: Tensor) -> Tensor:
+    Kept.of_thread.sum = getattr(Kept.of_thread, "sum", 0) + 2 * a
+    return Kept.of_thread.sum.clone()
+
+
+@operator.variant("overflows", idea="returns NaN, which it has computed")
+def overflows(a: Tensor) -> Tensor:
+    return a * math.inf * 0
+
+
+@operator.variant("keeps", idea="returns its first answer")
+def keeps(a: Tensor) -> Tensor:
+    if Kept.answer is None:
+        Kept.answer = 2 * a
+    return Kept.answer.clone()
+
+
+@operator.variant("late", idea="returns the answer of the call before now and then")
+def late(a: Tensor) -> Tensor:
+    Kept.calls += 1
+    before, Kept.answer = Kept.answer, 2 * a
+    return Kept.answer.clone() if before is None or Kept.calls % 5 else before
+
+
+def diagnose(name: str, value: Tensor, *earlier: int) -> Diagnosis:
+    """The diagnosis of `value` as the result for the inputs of seed 1. earlier: seeds of inputs before these."""
     problem = CaseProblem(operator, operator.variants[name], CASE, torch.device("cpu"))
-    results: dict[str, Any] = {"y": 2 * problem.data(1).inputs["a"] + 1}
-    assert explain(problem, lambda: problem.data(1), results, [], decoys_of(problem)).fault is fault
+    before = [problem.data(seed) for seed in earlier]
+    return explain(problem, lambda: problem.data(1), {"y": value}, before, decoys_of(problem))
+
+
+def doubled(seed: int) -> Tensor:
+    problem = CaseProblem(operator, operator.variants["constant"], CASE, torch.device("cpu"))
+    result: Tensor = 2 * problem.data(seed).inputs["a"]
+    return result
+
+
+def test_what_detects_the_timer_is_told_from_a_race_and_from_state_of_a_thread() -> None:
+    off = doubled(1) + 1
+    assert diagnose("detects", off).fault is Fault.DETECTED_TIMER
+    unsteady = diagnose("race", off)
+    assert unsteady.fault is Fault.WRONG_VALUES
+    assert "calls on the same inputs are wrong, so it is wrong now and then" in unsteady.text
+    diagnose("accumulates", off)
+    assert diagnose("accumulates", off).fault is Fault.WRONG_VALUES
+
+
+def test_a_cache_is_told_from_a_late_answer_and_from_a_common_one() -> None:
+    problem = CaseProblem(operator, operator.variants["keeps"], CASE, torch.device("cpu"))
+    problem.run(problem.data(2))
+    assert diagnose("keeps", doubled(2), 3, 2).fault is Fault.CACHED_RESULT
+    assert diagnose("late", doubled(2), 3, 2).fault is Fault.WRONG_VALUES
+
+
+def test_computed_nan_is_told_from_poison() -> None:
+    assert diagnose("overflows", doubled(1) * math.inf * 0).fault is Fault.WRONG_VALUES
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        poison = torch.empty(CASE["n"], dtype=dtype)
+        fill_with_poison(poison)
+        assert poison.isnan().all()
+        assert is_poison(poison)
+        assert not is_poison(torch.full_like(poison, math.nan))
+    fill_with_poison(poison := torch.empty(CASE["n"]))
+    assert diagnose("unwritten", poison).fault is Fault.UNWRITTEN_RESULT
 
 
 @pytest.mark.parametrize(("name", "fault"), [("unwritten", Fault.UNWRITTEN_RESULT), ("constant", Fault.WRONG_VALUES)])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from typing import Any
 
 import pytest
@@ -313,6 +313,17 @@ def test_a_cache_that_special_values_do_not_reach_is_named() -> None:
 def test_a_variant_that_leaves_numbers_out_is_wrong_and_no_cache() -> None:
     # Of this seed, the maximum stands among the first five numbers, and the special values behind them.
     fault, _ = judge_special_values(lambda x: x.amax(-1), lambda x: x[..., :5].amax(-1), rows=1, n=40, seed=18)
+    assert fault is Fault.WRONG_VALUES
+
+
+def test_a_variant_that_leaves_numbers_out_now_and_then_is_wrong_and_no_cache() -> None:
+    calls = count(1)
+
+    def leaves_out(x: Tensor) -> Tensor:
+        # The fourth call is the first on new inputs.
+        return x.amax(-1) if next(calls) == 4 else x[..., :5].amax(-1)
+
+    fault, _ = judge_special_values(lambda x: x.amax(-1), leaves_out, rows=1, n=40, seed=18)
     assert fault is Fault.WRONG_VALUES
 
 

@@ -83,10 +83,12 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 def bits(tensor: Tensor) -> Tensor:
     """The bits of the tensor as integers, which compare equal where both are the same NaN."""
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.detach().contiguous().view(integers[tensor.element_size()])
+    return tensor.detach().contiguous().view(_INTEGERS[tensor.element_size()])
 
 
 def index_of(flat: int, shape: torch.Size) -> list[int]:
@@ -101,14 +103,37 @@ def index_of(flat: int, shape: torch.Size) -> list[int]:
     return index[::-1]
 
 
+_POISON_INTEGER = 77
+_POISON_NAN = {2: 0x7FFB, 4: 0x7FFB_7FFB, 8: 0x7FFB_7FFB_7FFB_7FFB}
+"""Bits of a NaN, by bytes of an element, that no computation makes: its own NaN has other bits."""
+_MOSTLY_POISON = 0.9
+
+
 def poison_memory(shapes: Iterable[tuple[tuple[int, ...], torch.dtype]], device: torch.device) -> None:
-    """Leaves NaN, or 77, in the memory that the allocator hands out next for tensors of these shapes, so that an
-    element that is never written is not zero."""
-    poisoned = [
-        torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype, device=device)
-        for shape, dtype in shapes
-    ]
+    """Leaves poison in the memory that the allocator hands out next for tensors of these shapes, so that an element
+    that is never written is not zero."""
+    poisoned = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+    for tensor in poisoned:
+        fill_with_poison(tensor)
     del poisoned
+
+
+def fill_with_poison(tensor: Tensor) -> None:
+    """Fills a tensor with a NaN that no computation makes, or with 77."""
+    if tensor.dtype.is_floating_point and tensor.element_size() in _POISON_NAN:
+        # A view shares the memory; a detached tensor needs no gradient.
+        tensor.detach().view(_INTEGERS[tensor.element_size()]).fill_(_POISON_NAN[tensor.element_size()])
+    else:
+        tensor.detach().fill_(float("nan") if tensor.dtype.is_floating_point else _POISON_INTEGER)
+
+
+def is_poison(result: Tensor) -> bool:
+    """Whether it is the NaN of `fill_with_poison`, but for a few bytes that an allocator writes into memory that was
+    freed."""
+    pattern = _POISON_NAN.get(result.element_size())
+    if not result.numel() or not result.is_floating_point() or pattern is None:
+        return False
+    return bool((bits(result) == pattern).float().mean() > _MOSTLY_POISON)
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:

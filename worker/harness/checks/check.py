@@ -21,6 +21,7 @@ from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.words import Fault, Status
 
 from ..failures import WrongResultError
+from ..guards.diagnosis import count_wrong, is_common
 from ..guards.digits import describe_digits, find_digits
 from ..oracle import Oracle
 from ..problem import CaseData, CaseProblem, Progress, bits, poison_memory
@@ -58,7 +59,8 @@ def check(
         live = _replace_inputs(live, problem.data(seed + _SECOND_SEED))
         second, second_errors, oracle, _ = _run_and_judge(problem, live, seed + _SECOND_SEED, Activity.VERIFY)
         if any(not error.right for error in second_errors):
-            _expect_no_repetition(first_copy, {e.name: second[e.name] for e in second_errors if not e.right})
+            repeated = {error.name: second[error.name] for error in second_errors if not error.right}
+            _expect_no_repetition(problem, live, first_copy, repeated, oracle)
             note = "; the first call was right, on other inputs"
             return _wrong(problem, oracle, second_errors, second, seed, seed + _SECOND_SEED, note)
         _expect_first_results_intact(first, first_copy, live)
@@ -140,9 +142,15 @@ def _expect_first_results_intact(first: dict[str, Tensor], first_copy: dict[str,
             )
 
 
-def _expect_no_repetition(first: dict[str, Tensor], wrong: dict[str, Tensor]) -> None:
-    """Raises WrongResultError when the wrong results of the second call are those of the first, bit for bit."""
-    if all(torch.equal(bits(first[name]), bits(result)) for name, result in wrong.items()):
+def _expect_no_repetition(
+    problem: CaseProblem, live: CaseData, first: dict[str, Tensor], wrong: dict[str, Tensor], oracle: Oracle
+) -> None:
+    """Raises WrongResultError when the wrong results of the second call are those of the first, bit for bit, whenever
+    the call is repeated, and are those of no other inputs."""
+    if not all(torch.equal(bits(first[name]), bits(result)) for name, result in wrong.items()):
+        return
+    wrong_calls, calls = count_wrong(lambda: problem.run(live), oracle)
+    if wrong_calls == calls and not is_common(problem, wrong):
         names = ", ".join(wrong)
         message = (
             f"{names} of the second inputs is what the first call returned, bit for bit: the variant caches results"

@@ -34,8 +34,9 @@ from warpwatch.contract.words import Fault
 from warpwatch.quantization import is_coded
 
 from ..failures import WrongResultError, device_works
+from ..guards.diagnosis import count_wrong, is_common
 from ..oracle import Oracle
-from ..problem import CaseData, CaseProblem, LiveCall, as_bytes, bits, is_same, poison_memory
+from ..problem import CaseData, CaseProblem, LiveCall, as_bytes, bits, is_poison, is_same, poison_memory
 from ..timers.ceilings import one_thread
 from ..timers.cuda import elapsed_ns, new_event
 from ..timers.kernel import busy_ns
@@ -168,9 +169,10 @@ class _Calls:
         self._slowest_ns = 0.0
         self._fastest_answer: tuple[float, tuple[CaseData, dict[str, Tensor]] | None] = (math.inf, None)
         """What the fastest call on new inputs took on cores, and these inputs with the results."""
-        self._drawn = [live.draw(new_seed()) for _ in range(2)]
-        """New inputs that no call has had."""
-        self._is_multiplied = _agree(*self._drawn) and self._can_be_multiplied()
+        self._factors: dict[int, float] = {}
+        """Of inputs by their seeds, where they are multiplied."""
+        drawn = [live.draw(new_seed()) for _ in range(2)]
+        self._is_multiplied = _agree(*drawn) and self._can_be_multiplied()
 
     def time_repeated_and_new(self, clock: Clock, pairs: int) -> list[Times]:
         """Times of calls on the inputs of the call before, which are those of timers, and of calls on other inputs,
@@ -196,12 +198,9 @@ class _Calls:
         if answered is not None and fastest_ns < _CACHED_SHARE * self._slowest_ns:
             inputs, results = answered
             if self._is_wrong(inputs, results):
-                raise WrongResultError(
-                    f"The variant returns what it has computed before: of new inputs, some get an answer in "
-                    f"{fastest_ns / self._slowest_ns:.0%} of the time that others take, and it is wrong",
-                    Fault.CACHED_RESULT,
-                    *results,
-                )
+                share = fastest_ns / self._slowest_ns
+                sign = f"of new inputs, some get an answer in {share:.0%} of the time that others take, and it is wrong"
+                raise self._wrong_answer(inputs, results, sign)
 
     def find_evidence(self) -> str | None:
         """What a second mechanism says against the variant, as the end of a sentence; None where none does."""
@@ -298,26 +297,51 @@ class _Calls:
             self._answers.add(sums)
         elif self._equal_and_right < _STALE_ANSWERS:
             if self._is_wrong(inputs, results):
-                raise self._wrong_answer(inputs, results)
+                raise self._wrong_answer(inputs, results, "new inputs get the answer of others, bit for bit")
             self._equal_and_right += 1
 
-    def _wrong_answer(self, inputs: CaseData, results: dict[str, Tensor]) -> WrongResultError:
-        """The error of a wrong answer that is that of other inputs: kept, or left in memory that the call never wrote.
+    def _wrong_answer(self, inputs: CaseData, results: dict[str, Tensor], sign: str) -> WrongResultError:
+        """The error of a wrong answer. sign: that it may be kept.
 
-        The call is repeated while the memory that torch hands out next holds NaN.
+        It is kept where it is right for earlier inputs, and comes whenever its inputs do. Code that is wrong now and
+        then gives other answers to the same inputs, and answers that many inputs share come by chance. It may also lie
+        in memory that the call never wrote: the call is repeated while the memory that torch hands out next holds
+        poison.
         """
+        answer = {name: result.clone() for name, result in results.items()}
         shapes = [(tuple(result.shape), result.dtype) for result in results.values()]
         poison_memory(shapes * _POISONED, self._problem.device)
-        again = self._problem.results(self._timed(inputs, _wall_ns, is_repeat=True)[1])
-        if any(again[name].isnan().all() for name, result in results.items() if result.is_floating_point()):
+        again = self._problem.results(self._timed(inputs, _wall_ns)[1])
+        if any(is_poison(result) for result in again.values()):
             message = "The variant returns memory that it never wrote, which may still hold an earlier answer"
             return WrongResultError(message, Fault.UNWRITTEN_RESULT, *results)
-        message = "The variant returns what it has computed before: new inputs get the answer of others, bit for bit"
+        judge = self._judge(inputs)
+        wrong = f"Wrong on new inputs: {judge.find_wrong(answer)}"
+        wrong_calls, calls = count_wrong(
+            lambda: self._problem.results(self._timed(inputs, _wall_ns, is_repeat=True)[1]), judge
+        )
+        if wrong_calls < calls:
+            message = (
+                f"{wrong}; {wrong_calls} of {calls} calls on the same inputs are wrong, so it is wrong now and then"
+            )
+            return WrongResultError(message, Fault.WRONG_VALUES, *results)
+        if not self._is_of_earlier_inputs(answer):
+            return WrongResultError(wrong, Fault.WRONG_VALUES, *results)
+        message = f"The variant returns what it has computed before: {sign}"
         return WrongResultError(message, Fault.CACHED_RESULT, *results)
 
+    def _is_of_earlier_inputs(self, answer: dict[str, Tensor]) -> bool:
+        """Whether the answer is right for inputs that a call has had, and rarely for others."""
+        drawn = ((self._live.draw(seed), self._factors.get(seed, 1.0)) for seed in (*dict.fromkeys(self._live.seeds),))
+        is_right = any(not self._is_wrong(_times(data, factor), answer) for data, factor in drawn)
+        return is_right and not is_common(self._problem, answer)
+
     def _is_wrong(self, inputs: CaseData, results: dict[str, Tensor]) -> bool:
+        return self._judge(inputs).find_wrong(results) is not None
+
+    def _judge(self, inputs: CaseData) -> Oracle:
         given = CaseData({**self._live.data.inputs, **inputs.inputs}, inputs.incoming)
-        return Oracle(self._problem, given, given.clone).find_wrong(results) is not None
+        return Oracle(self._problem, given, given.clone)
 
     def _timed(self, inputs: CaseData, clock: Clock, *, is_repeat: bool = False) -> tuple[float, Any]:
         """(nanoseconds of one call after `inputs` were copied into its buffers, what it returned).
@@ -333,12 +357,14 @@ class _Calls:
 
     def _new(self) -> CaseData:
         """Inputs that differ from all others in every simple statistic, as far as their kind allows."""
-        drawn = self._drawn.pop() if self._drawn else self._live.draw(new_seed())
-        return self._multiplied(drawn) if self._is_multiplied else drawn
+        seed = new_seed()
+        drawn = self._live.draw(seed)
+        if self._is_multiplied:
+            self._factors[seed] = self._random.uniform(_SMALLEST_FACTOR, 1.0)
+        return _times(drawn, self._factors.get(seed, 1.0))
 
     def _multiplied(self, data: CaseData) -> CaseData:
-        factor = self._random.uniform(_SMALLEST_FACTOR, 1.0)
-        return data.map(lambda tensor: tensor.detach() * factor if _is_multiplied(tensor) else tensor)
+        return _times(data, self._random.uniform(_SMALLEST_FACTOR, 1.0))
 
     def _can_be_multiplied(self) -> bool:
         drawn = self._live.draw(new_seed())
@@ -367,7 +393,7 @@ class _Calls:
             if before is None or after is None or not _are_equal(before, after):
                 continue
             try:
-                is_stale = self._is_wrong(similar, after)
+                is_stale = self._is_wrong(similar, after) and not self._is_wrong(drawn, before)
             except Exception:
                 # The reference need not take inputs that the operator's own maker did not make.
                 if not device_works(self._problem.device):
@@ -396,6 +422,10 @@ class _Calls:
             return numbers.view(tensor.dtype).view(tensor.shape)
 
         return data.map(reorder)
+
+
+def _times(data: CaseData, factor: float) -> CaseData:
+    return data.map(lambda tensor: tensor.detach() * factor if factor != 1.0 and _is_multiplied(tensor) else tensor)
 
 
 def _is_multiplied(tensor: Tensor) -> bool:

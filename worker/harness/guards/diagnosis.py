@@ -5,12 +5,15 @@ It runs only after a result was wrong, so it may take several more runs of the o
 
 from __future__ import annotations
 
+import random
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from time import perf_counter_ns
 
 import torch
 from torch import Tensor
@@ -20,20 +23,26 @@ from warpwatch.contract.words import Fault
 
 from ..failures import WrongResultError
 from ..oracle import EPSILON, Oracle
-from ..problem import CaseData, CaseProblem
+from ..problem import CaseData, CaseProblem, is_poison
 from .digits import describe_digits, find_digits
 
 _DECOY_BYTES = 4 * 2**20
 """The largest decoy. A larger one would take memory from the variant, and small cases catch the same search."""
 _DECOY_SEED = 0xDEC07
+_OTHER_SEEDS = range(0xDEC08, 0xDEC20)
+"""Of inputs that no call has had: two of them have the same answer where there are fewer than some 300."""
+_FEW_NUMBERS = 1024
+"""Results of more numbers are compared with those of other inputs alone."""
 _CLOSE = 1e-3
 _SYSTEMATIC, _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 0.9, 16, 2**20
 """Rounding errors of neighbours are independent; those of a wrong factor correlate."""
 _MOST_OF_IT = 0.5
 """A relative error from which a result has little to do with the oracle."""
 _MOSTLY = 0.9
-_REPEATED = 5
-"""Calls of each kind. One that is wrong half of the time passes for a detector of timers once in a thousand times."""
+_REPEATED = 6
+"""Calls of each kind. In random order, code that is right and wrong by turns tells them apart once in 900 times."""
+_FEWEST_CALLS, _MOST_CALLS, _CALLS_NS = 8, 100, 200_000_000
+"""Calls on the same inputs that tell whether a variant is wrong now and then: a hundred, if they take no longer."""
 _COARSER = {"f64": ("bf16", "f32"), "f32": ("bf16", "tf32", "f16"), "tf32": ("bf16",)}
 _ROUNDED = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
@@ -101,33 +110,63 @@ def explain(
     if decoys.are_altered:
         text = "; a decoy in the harness's memory has changed, so the variant searches memory for the oracle"
         return Diagnosis(Fault.SEARCHED_MEMORY, text)
-    if any(_is_poison(value) for value in values.values()):
+    if any(is_poison(value) for value in values.values()):
         return Diagnosis(
             Fault.UNWRITTEN_RESULT, "; it is the poison from before the call, so the variant never wrote it"
         )
+    # Threads that the file of the variant has started.
+    module = getattr(problem.variant.function, "__module__", None)
+    targets = [(thread.name, getattr(thread, "_target", None)) for thread in threading.enumerate()]
+    running = [name for name, target in targets if target is not None and getattr(target, "__module__", "") == module]
+    late = "" if not running else f"; the thread {running[0]!r} that it started still runs, so it may do the work later"
+    unfinished = Diagnosis(Fault.UNFINISHED, late, (wrong.name, *running))
+    others = problem.data(_OTHER_SEEDS[0])
+    wrong_calls, calls = count_wrong(partial(problem.run, redraw()), judge, partial(problem.run, others))
+    if 0 < wrong_calls < calls:
+        # Each answer below may be chance.
+        text = f"; {wrong_calls} of {calls} calls on the same inputs are wrong, so it is wrong now and then"
+        return unfinished if running else Diagnosis(Fault.WRONG_VALUES, text, (wrong.name,))
     # Where answers hardly depend on the inputs, any answer is close to those of other inputs.
     stale = {error.name: values[error.name] for error in errors}
     is_close_already = all(_is_close(value, judge.expected[name].oracle) for name, value in stale.items())
     for before in () if is_close_already else _with_new_gradients(problem, earlier, redraw):
-        oracle = problem.oracle(before)
-        if all(_is_close(value, oracle[name]) for name, value in stale.items()):
+        if _are_close(stale, problem.oracle(before)) and not is_common(problem, stale):
             text = "; it is right for inputs that were in these buffers before, so the variant caches results"
             return Diagnosis(Fault.CACHED_RESULT, text)
     if _is_right_only_untimed(problem, redraw, judge):
         text = "; the same call is right when nothing times it, so the variant detects the timer"
         return Diagnosis(Fault.DETECTED_TIMER, text)
-    if _is_unwritten(problem, redraw):
+    if not any(map(_is_mostly_nan, values.values())) and _is_unwritten(problem, redraw):
         text = "; it is poison where torch fills new memory with it, so the variant never wrote it"
         return Diagnosis(Fault.UNWRITTEN_RESULT, text)
     diagnosis = _lower_precision(problem, redraw, values[wrong.name], judge.expected[wrong.name].oracle, wrong)
-    # Running threads that the file of the variant has started.
-    module = getattr(problem.variant.function, "__module__", None)
-    targets = [(thread.name, getattr(thread, "_target", None)) for thread in threading.enumerate()]
-    running = [name for name, target in targets if target is not None and getattr(target, "__module__", "") == module]
-    if diagnosis.fault is Fault.WRONG_VALUES and running:
-        text = f"; the thread {running[0]!r} that it started still runs, so it may do the work later"
-        return Diagnosis(Fault.UNFINISHED, text, (wrong.name, *running))
-    return diagnosis
+    return unfinished if running and diagnosis.fault is Fault.WRONG_VALUES else diagnosis
+
+
+def count_wrong(
+    run: Callable[[], dict[str, Tensor]], judge: Oracle, between: Callable[[], object] = lambda: None
+) -> tuple[int, int]:
+    """(wrong calls, calls): `run` calls a variant on the same inputs until it was both right and wrong, or for long.
+
+    Code that keeps results, searches memory or detects a timer gives the same inputs the same answer. between: is
+    called before half of the calls, at random; on other inputs, because code may return what it has of these.
+    """
+    verdicts: list[bool] = []
+    begin = perf_counter_ns()
+    while len(verdicts) < _FEWEST_CALLS or (len(verdicts) < _MOST_CALLS and perf_counter_ns() - begin < _CALLS_NS):
+        if random.random() < 0.5:
+            with suppress(RuntimeError, WrongResultError):
+                between()
+        verdicts.append(not _is_right(run, judge))
+        if len(set(verdicts)) > 1:
+            break
+    return sum(verdicts), len(verdicts)
+
+
+def _is_right(run: Callable[[], dict[str, Tensor]], judge: Oracle) -> bool:
+    with suppress(RuntimeError, WrongResultError):
+        return judge.find_wrong(run()) is None
+    return False
 
 
 def _with_new_gradients(
@@ -149,41 +188,59 @@ def _is_close(result: Tensor, oracle: Tensor) -> bool:
     return bool(difference <= max(_CLOSE, 4 * epsilon) * float(torch.linalg.vector_norm(oracle.double())))
 
 
+def _are_close(results: dict[str, Tensor], oracle: dict[str, Tensor]) -> bool:
+    return all(_is_close(value, oracle[name]) for name, value in results.items())
+
+
+def is_common(problem: CaseProblem, results: dict[str, Tensor]) -> bool:
+    """Whether chance may bring the results about: they are close to those of inputs that no call has had, or so few
+    answers exist that some of these inputs share theirs."""
+    known = [results]
+    for seed in _OTHER_SEEDS:
+        oracle = problem.oracle(problem.data(seed))
+        if any(_are_close(answer, oracle) for answer in known):
+            return True
+        if sum(result.numel() for result in results.values()) <= _FEW_NUMBERS:
+            known.append({name: oracle[name] for name in results})
+    return False
+
+
 def _is_right_only_untimed(problem: CaseProblem, redraw: Callable[[], CaseData], judge: Oracle) -> bool:
-    """Whether the same call is wrong again and again with a timer on its stack, and right every time in a new thread,
-    which has none. A variant with a race is right and wrong by turns wherever it is called."""
-    verdicts: dict[str, list[bool]] = {"timed": [], "untimed": []}
+    """Whether the same call is wrong again and again with a timer on its stack, and right every time in a thread that
+    has none. That thread makes many calls, on other inputs as well, because code may keep something for each of its
+    threads."""
 
-    def call(kind: str) -> None:
-        with suppress(RuntimeError, WrongResultError), problem.modes():
-            verdicts[kind].append(judge.find_wrong(problem.run(redraw())) is None)
+    def call(draw: Callable[[], CaseData] = redraw) -> bool:
+        with problem.modes():
+            return _is_right(lambda: problem.run(draw()), judge)
 
-    for number in range(1, _REPEATED + 1):
-        thread = threading.Thread(target=call, args=("untimed",), name="untimed call")
-        thread.start()
-        thread.join()
-        if verdicts["untimed"] != [True] * number:
-            return False
-        call("timed")
-        if verdicts["timed"] != [False] * number:
-            return False
-    return True
+    with ThreadPoolExecutor(1, "untimed calls") as thread:
+        for seed in _OTHER_SEEDS:
+            thread.submit(call, partial(problem.data, seed)).result()
+        begin = perf_counter_ns()
+        for _ in range(_MOST_CALLS):
+            if not thread.submit(call).result():
+                return False
+            if perf_counter_ns() - begin > _CALLS_NS:
+                break
+        order = random.sample([True, False] * _REPEATED, 2 * _REPEATED)
+        return all(call() is False if is_timed else thread.submit(call).result() for is_timed in order)
 
 
-def _is_poison(result: Tensor) -> bool:
-    """Whether it is NaN, but for a few bytes that an allocator writes into memory that was freed."""
+def _is_mostly_nan(result: Tensor) -> bool:
     return bool(result.numel() and result.is_floating_point() and result.isnan().float().mean() > _MOSTLY)
 
 
 def _is_unwritten(problem: CaseProblem, redraw: Callable[[], CaseData]) -> bool:
-    """Whether a result of the same call is poison while torch fills with it whatever it allocates without numbers."""
+    """Whether a result of the same call is NaN every time that torch fills with it whatever it allocates without
+    numbers."""
     data = redraw()
     was_enabled = torch.are_deterministic_algorithms_enabled()
     warned = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         with suppress(RuntimeError, WrongResultError), warnings.catch_warnings(action="ignore"), problem.modes():
-            return any(_is_poison(result) for result in problem.run(data).values())
+            return all(any(map(_is_mostly_nan, problem.run(data).values())) for _ in range(_REPEATED))
     finally:
         torch.use_deterministic_algorithms(was_enabled, warn_only=warned)
     return False

@@ -22,7 +22,7 @@ from warpwatch.contract.words import Fault
 from ..failures import WrongResultError
 from ..guards.diagnosis import decoys_of, explain
 from ..oracle import Oracle
-from ..problem import CaseData, CaseProblem, as_bytes, map_tensors, named_tensors
+from ..problem import CaseData, CaseProblem, as_bytes, fill_with_poison, map_tensors, named_tensors
 
 _SET_SEEDS = 7919
 _RENEWED_SEEDS = 1_000_003
@@ -38,7 +38,6 @@ takes time.
 """
 _PADDING_UNIT = 512
 _LARGEST_PADDING = 4096
-_POISON = 77
 
 
 class Rotation:
@@ -217,7 +216,7 @@ def addresses_of(sets: Iterable[CaseData]) -> set[int]:
 
 
 def wipe(result: Any, inputs: set[int]) -> None:
-    """Fills results with NaN, except views of an input: the gradient of a sum is the incoming gradient itself.
+    """Fills results with poison, except views of an input: the gradient of a sum is the incoming gradient itself.
 
     A gradient that is zero everywhere may have no memory, and is left out too. inputs: see addresses_of.
     """
@@ -225,4 +224,4 @@ def wipe(result: Any, inputs: set[int]) -> None:
         if not tensor._is_zerotensor() and tensor.untyped_storage().data_ptr() not in inputs:
             # An expanded tensor cannot be written, and owns less memory than its size.
             with suppress(RuntimeError), torch.no_grad():
-                tensor.fill_(float("nan") if tensor.dtype.is_floating_point else _POISON)
+                fill_with_poison(tensor)
