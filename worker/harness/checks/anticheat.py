@@ -6,9 +6,12 @@ kept from earlier calls. New inputs come from seeds that a variant cannot predic
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import gc
+import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 
@@ -28,6 +31,10 @@ from .rest import expect_rest_once
 _ROUNDS, _CALLS_IN_A_ROW = 3, 3
 _SETTLE_SECONDS, _PATIENCE_SECONDS, _MOST_WAITS = 0.01, 0.3, 10
 _STREAM_DELAY_NS, _LONGER = 2_000_000, 4
+_TURNS = 4
+"""Calls on an idle and on a sleeping device: code that is wrong half of the time passes once in 256 times."""
+_WAITS_IN_POOL = concurrent.futures.thread._worker.__code__
+"""The code of a pool's thread that waits, of which only the queue has a frame above, in C."""
 _CHECK_SEEDS = 1_000_003
 """Between the two sets of inputs of a check, which the same process may have made before."""
 
@@ -63,16 +70,16 @@ def expect_finished(live: LiveCall, first_seed: int, timed_seed: int) -> None:
         # A Lead would retry on the same inputs, and a kernel that did not wait would find them in place.
         results, at_return, in_time = _run_without_waiting(live, live.draw(seed), delay_ns)
         delay_ns *= 1 if in_time else _LONGER
-        started = [t for t in threading.enumerate() if t not in threads and not _is_compiler_thread(t)]
+        started = [t for t in threading.enumerate() if t not in threads]
         problem.synchronize()
         time.sleep(_SETTLE_SECONDS)
         # A thread that has reported its result ends a moment later, and later still on a busy host.
         for _ in range(_MOST_WAITS):
-            if not any(thread.is_alive() for thread in started):
+            if not any(map(_works, started)):
                 break
             time.sleep(_SETTLE_SECONDS)
         _expect_unchanged(at_return, results, [thread.name for thread in started])
-        running = [thread.name for thread in started if thread.is_alive()]
+        running = [thread.name for thread in started if _works(thread)]
         if running:
             message = f"The variant returns while the thread {running[0]!r} that it started still runs"
             raise WrongResultError(message, Fault.UNFINISHED, *running)
@@ -88,7 +95,7 @@ def expect_finished(live: LiveCall, first_seed: int, timed_seed: int) -> None:
         changed = problem.replaceable(live.data).changed_since(live.draw(seed))
         if changed is not None:
             raise WrongResultError(f"The variant modifies its input {changed}", Fault.MODIFIED_INPUT, changed)
-        if problem.device.type == "cuda" and _is_right_on_idle_device(live):
+        if problem.device.type == "cuda" and _is_right_only_on_idle_device(live, delay_ns):
             cause = "the same call is right on an idle device, so it does not wait for the current stream"
             raise WrongResultError(f"Wrong on fresh inputs: {error}; {cause}", Fault.OTHER_STREAM)
         known = dict.fromkeys([first_seed, timed_seed, timed_seed + _CHECK_SEEDS, *live.seeds])
@@ -99,8 +106,16 @@ def expect_finished(live: LiveCall, first_seed: int, timed_seed: int) -> None:
         raise WrongResultError(message, diagnosis.fault, *diagnosis.subjects)
 
 
+def _works(thread: threading.Thread) -> bool:
+    """Whether a thread may still work for a call. Those of a pool wait for the next call, and torch.compile, whose pool
+    starts a timer when idle, has threads that outlive the variant."""
+    if not thread.is_alive() or _is_compiler_thread(thread):
+        return False
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is None or frame.f_code is not _WAITS_IN_POOL
+
+
 def _is_compiler_thread(thread: threading.Thread) -> bool:
-    """Whether the thread belongs to torch.compile, whose pool starts a timer when idle and outlives the variant."""
     return str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith("torch._inductor.")
 
 
@@ -113,15 +128,27 @@ def _expect_unchanged(at_return: dict[str, Tensor], results: dict[str, Tensor], 
             raise WrongResultError(message, Fault.UNFINISHED, name, *running)
 
 
-def _is_right_on_idle_device(live: LiveCall) -> bool:
-    """Whether a call is right after all earlier work has finished. The call still has a timer on its stack."""
-    problem, seed = live.problem, new_seed()
-    call = live.change(live.draw(seed))
-    problem.synchronize()
-    results = problem.results(call())
-    problem.synchronize()
-    redraw = partial(live.redraw, seed)
-    return Oracle(problem, redraw(), redraw).find_wrong(results) is None
+def _is_right_only_on_idle_device(live: LiveCall, delay_ns: int) -> bool:
+    """Whether calls are right after all earlier work has finished, and wrong while the device sleeps, by turns and
+    every time. The calls still have a timer on their stack."""
+    problem = live.problem
+
+    def is_right(call: Callable[[CaseData], dict[str, Tensor]]) -> bool:
+        seed = new_seed()
+        results = call(live.draw(seed))
+        problem.synchronize()
+        redraw = partial(live.redraw, seed)
+        return Oracle(problem, redraw(), redraw).find_wrong(results) is None
+
+    def run_idle(numbers: CaseData) -> dict[str, Tensor]:
+        call = live.change(numbers)
+        problem.synchronize()
+        return problem.results(call())
+
+    def run_busy(numbers: CaseData) -> dict[str, Tensor]:
+        return _run_without_waiting(live, numbers, delay_ns)[0]
+
+    return all(is_right(run_idle) and not is_right(run_busy) for _ in range(_TURNS))
 
 
 def _run_without_waiting(

@@ -57,7 +57,7 @@ _UNTIMED_NS, _MOST_UNTIMED = 60_000_000, 60
 _WAITS_SHARE, _WAITS_NS = 3.0, 5_000
 """A call that takes so many times as long where a timer is on its stack, and so much longer, waits for it. Threads of
 their own have other caches and other threads of OpenMP, so honest calls hardly take less time there."""
-_WAIT_LOOKS = 3
+_WAIT_LOOKS, _MOST_IN_A_ROW = 3, 20
 
 
 class CpuHotTimer:
@@ -121,16 +121,21 @@ class CpuHotTimer:
         """The fastest timed call, of those that `take` takes, and the usual one of others, where it waits for a timer.
 
         On a busy host some calls take many times as long as others. Who waits for a timer does so in every timed call
-        and in no other, so that the fastest timed call tells, beside the usual one of the others.
+        and in no other, so that the fastest timed call tells, beside the usual one of the others. Code of which some
+        calls take far longer shows these among as many calls in a row as a timed sample has.
         """
         fastest, others = math.inf, list[float]()
-        for _ in range(_WAIT_LOOKS):
-            fastest = min(fastest, *take())
-            others += time_untimed(self._rotation.calls)
-            usual = median(others)
-            if fastest <= _WAITS_SHARE * usual + _WAITS_NS:
-                return None
-        return fastest, usual
+        self._inner, inner = min(self._inner, _MOST_IN_A_ROW), self._inner
+        try:
+            for _ in range(_WAIT_LOOKS):
+                fastest = min(fastest, *take())
+                others += time_untimed(self._rotation.calls)
+                usual = max(median(others), _shortest_mean(others, self._inner))
+                if fastest <= _WAITS_SHARE * usual + _WAITS_NS:
+                    return None
+            return fastest, usual
+        finally:
+            self._inner = inner
 
     def _slice_in_thread(self) -> list[float]:
         """A slice in a thread of its own, whose threads of OpenMP are not bound; [0] where that raises an error."""
@@ -246,6 +251,12 @@ def time_untimed(calls: list[Callable[[], Any]]) -> list[float]:
     times = _time_in_thread(calls)
     count = min(_MOST_UNTIMED, int(_UNTIMED_NS / max(1.0, min(times))))
     return times + _time_in_thread(list(islice(cycle(calls), count))) if count else times
+
+
+def _shortest_mean(times: Sequence[float], count: int) -> float:
+    """The shortest mean of `count` times in a row."""
+    count = min(count, len(times))
+    return min(fmean(times[first : first + count]) for first in range(len(times) - count + 1))
 
 
 def _time_in_thread(calls: list[Callable[[], Any]]) -> list[float]:
