@@ -72,8 +72,6 @@ from warpwatch.server.web.render import PageScope, Scope, query
 router = APIRouter()
 RegressionId = Annotated[int, Path(ge=1, le=2**62)]
 BulkError = Literal["author", "regressions"]
-MuteField = Literal["author", "until"]
-_MUTE_ERRORS: dict[MuteField, str] = {"author": "Enter your name.", "until": "Choose a day within the next year."}
 EVENTS_PER_PAGE = 20
 HISTORY_POINTS = 100
 """Points of the history on a regression's page."""
@@ -221,13 +219,10 @@ def _options(
 
 
 @router.get("/regressions/{regression_id}")
-def regression(
-    page: PageScope, regression_id: int, evidence: EvidenceTab | None = None, unmuted: MuteField | None = None
-) -> Response:
+def regression(page: PageScope, regression_id: int, evidence: EvidenceTab | None = None) -> Response:
     """One regression with its cases, its evidence and the other regressions of its event. evidence: the tab that is
-    shown. unmuted: the field with which muting its series was refused."""
-    mute_error = {unmuted: _MUTE_ERRORS[unmuted]} if unmuted else {}
-    return _show(page, _find(page, regression_id), evidence=evidence, mute_error=mute_error)
+    shown."""
+    return _show(page, _find(page, regression_id), evidence=evidence)
 
 
 @router.post("/regressions/{regression_id}/triage")
@@ -255,6 +250,31 @@ def triage_form(
         return _show(page, detail, entered, errors, also)
     triage(page.session, [regression_id, *(also or [])], author=entered["author"], note=entered["note"], fields=fields)
     return RedirectResponse(f"/regressions/{regression_id}#triage", 303)
+
+
+@router.post("/regressions/{regression_id}/mute")
+def mute_form(
+    page: PageScope,
+    regression_id: int,
+    author: TriageText = "",
+    until: TriageText = "",
+    reason: Annotated[str, Form(max_length=MAX_NOTE)] = "",
+) -> Response:
+    """Mutes every series of a regression; shows the form again with messages for invalid fields."""
+    detail = _find(page, regression_id)
+    entered = {"author": author.strip(), "until": until.strip(), "reason": reason.strip()}
+    errors = {} if entered["author"] else {"author": "Enter your name."}
+    try:
+        day = date.fromisoformat(entered["until"])
+    except ValueError:
+        day = date.min
+    if until_error(day):
+        errors["until"] = "Choose a day within the next year."
+    if errors:
+        return _show(page, detail, mute_form=entered, mute_errors=errors)
+    ids = [series.series_id for series in detail.series]
+    mute(page.session, ids, until=day, author=entered["author"], reason=entered["reason"])
+    return RedirectResponse(f"/regressions/{regression_id}#mute", 303)
 
 
 @router.post("/regressions/{regression_id}/compare")
@@ -322,7 +342,8 @@ def _show(
     errors: dict[str, str] | None = None,
     also: list[int] | None = None,
     evidence: EvidenceTab | None = None,
-    mute_error: Mapping[MuteField, str] | None = None,
+    mute_form: Mapping[str, str] | None = None,
+    mute_errors: Mapping[str, str] | None = None,
 ) -> Response:
     assert page.repository is not None
     row = detail.regression
@@ -332,7 +353,7 @@ def _show(
     return page.page(
         "regression.html",
         json=f"/regressions/{row.id}",
-        status=422 if errors else 200,
+        status=422 if errors or mute_errors else 200,
         detail=detail,
         row=row,
         event=event,
@@ -346,7 +367,8 @@ def _show(
         trials=_trial_statements(detail),
         may_compare=may_compare(page.session, row.id),
         muted=find_muted(page.session, [series.series_id for series in detail.series]),
-        mute_error=mute_error or {},
+        mute_form=mute_form or dict.fromkeys(("author", "until", "reason"), ""),
+        mute_errors=mute_errors or {},
         device_names=name_devices(page.session),
         states=list(Triage),
         today=date.today(),

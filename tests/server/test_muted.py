@@ -105,9 +105,12 @@ def test_the_page_of_a_regression_mutes_its_series(client: TestClient, lab: Lab)
     lab.bench(0, {V1: 10_000.0, V2: 10_000.0})
     number = plant(lab, 0, 1, 1.02, [V1, V2], verdict="dismissed")
     for body, field in (({"until": TOMORROW}, "author"), ({"author": "ann", "until": "2020-01-01"}, "until")):
-        page = client.post(f"/regressions/{number}/mute", data=body).text
-        assert f'id="{field}-error"' in page
-        assert "data-muted" not in page
+        answer = client.post(f"/regressions/{number}/mute", data={**body, "reason": "a busy rack"})
+        assert answer.status_code == 422
+        assert f'id="{field}-error"' in answer.text
+        assert "data-muted" not in answer.text
+        for entered in (*body.values(), "a busy rack"):
+            assert f'value="{entered}"' in answer.text, "nothing that was entered is lost"
     page = client.post(
         f"/regressions/{number}/mute", data={"author": "ann", "until": TOMORROW, "reason": "<b>noisy</b>"}
     ).text
