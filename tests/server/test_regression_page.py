@@ -47,6 +47,14 @@ def stage(page: str, purpose: str) -> str:
 # --- cases ----------------------------------------------------------------------------------------------------
 
 
+def test_a_dismissed_change_is_called_no_change_throughout(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {CELL: 1000.0})
+    page = page_of(client, plant(lab, 0, 1, 1.004, [CELL], verdict="dismissed"))
+    assert "No change (+0.4 %)" in page
+    assert ">no change</span>" in group(page, "undecided")
+    assert "not told apart<" not in page
+
+
 def test_cases_stand_by_what_became_of_them(client: TestClient, lab: Lab) -> None:
     lab.bench(0, {CELL: 1000.0, SECOND: 1000.0, THIRD: 1000.0})
     number = plant(lab, 0, 1, 2.3, {CELL: "confirmed", SECOND: "confirmed", THIRD: "dismissed"})
