@@ -361,7 +361,7 @@ def _finding(row: ReportRow) -> dict[str, Any]:
         "statement": sentence(row),
         "times": f"{times} per call" if (times := times_text(row)) else None,
         "certainty": f"{MEANINGS[row.kind]} Evidence: {row.decided_by}"
-        + ("; the interval has 95 %" if row.low is not None else ""),
+        + ("; the interval of the paired rounds has 95 %" if row.low is not None else ""),
         "message": reason(row),
         "reproduce": row.replay,
     }
