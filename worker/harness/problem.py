@@ -589,11 +589,11 @@ class CaseProblem:
 
 class LiveCall:
     """A call of a problem whose inputs change in place, as those of timers do. data: its buffers, with the numbers of
-    `seed` at first. seeds: of all numbers that were drawn since."""
+    `seed` at first. seeds: of all numbers that were drawn."""
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         self.problem = problem
-        self.seeds: list[int] = []
+        self.seeds = [seed]
         self.data = problem.data(seed)
         with STOPWATCH.measure(Activity.WARM_UP):
             self._call = problem.call(self.data)

@@ -25,7 +25,7 @@ from ..guards.diagnosis import decoys_of, explain
 from ..oracle import Oracle
 from ..problem import CaseData, CaseProblem, LiveCall, bits
 from ..timers.cuda import new_event, sleep
-from .recomputation import expect_recomputed, new_seed
+from .recomputation import CHECK_SEEDS, expect_recomputed, new_seed
 from .rest import expect_rest_once
 
 _ROUNDS, _CALLS_IN_A_ROW = 3, 3
@@ -35,8 +35,6 @@ _TURNS = 4
 """Calls on an idle and on a sleeping device: code that is wrong half of the time passes once in 256 times."""
 _WAITS_IN_POOL = concurrent.futures.thread._worker.__code__
 """The code of a pool's thread that waits, of which only the queue has a frame above, in C."""
-_CHECK_SEEDS = 1_000_003
-"""Between the two sets of inputs of a check, which the same process may have made before."""
 
 
 def expect_honest(problem: CaseProblem, timed_seed: int) -> None:
@@ -98,7 +96,7 @@ def expect_finished(live: LiveCall, first_seed: int, timed_seed: int) -> None:
         if problem.device.type == "cuda" and _is_right_only_on_idle_device(live, delay_ns):
             cause = "the same call is right on an idle device, so it does not wait for the current stream"
             raise WrongResultError(f"Wrong on fresh inputs: {error}; {cause}", Fault.OTHER_STREAM)
-        known = dict.fromkeys([first_seed, timed_seed, timed_seed + _CHECK_SEEDS, *live.seeds])
+        known = dict.fromkeys([first_seed, timed_seed, timed_seed + CHECK_SEEDS, *live.seeds])
         redrawn = (live.redraw(before) for before in known if before != seed)
         earlier = chain(redrawn, (problem.data(timed_seed) for _ in range(problem.backward)))
         diagnosis = explain(problem, redraw, results, earlier, decoys)

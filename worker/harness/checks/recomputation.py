@@ -77,6 +77,8 @@ _SHUFFLED, _SWAPPED, _SWAPPED_LONG = 2, 8, 2
 _SMALLEST_FACTOR = 7 / 8
 _ALIKE = 1e-9
 _SEED_BITS = 40
+CHECK_SEEDS = 1_000_003
+"""Between the two sets of inputs of a check, which the same process may have made before."""
 
 _Pair = tuple[tuple[CaseData, CaseData], tuple[CaseData, CaseData]]
 """Two members, each the inputs of two calls one after the other. The second call is timed."""
@@ -93,7 +95,7 @@ def expect_recomputed(live: LiveCall, timed_seed: int) -> None:
 
     timed_seed: the seed of the timers, whose inputs a variant could foresee.
     """
-    calls = _Calls(live, set_seeds(timed_seed, _TIMED_SETS))
+    calls = _Calls(live, set_seeds(timed_seed, _TIMED_SETS), [timed_seed, timed_seed + CHECK_SEEDS])
     new_ns = _expect_as_long(calls, _wall_ns, _PAIRS)
     if live.problem.device.type == "cuda" and new_ns < _LONG_NS:
         # The host may take longer to compare inputs than the cache saves; device time alone then shows the cache.
@@ -155,10 +157,12 @@ def _is_cached(repeat_ns: float, new_ns: float) -> bool:
 class _Calls:
     """Calls of a variant on inputs of timers and on new ones, in the same buffers."""
 
-    def __init__(self, live: LiveCall, timed_seeds: Sequence[int]) -> None:
+    def __init__(self, live: LiveCall, timed_seeds: Sequence[int], earlier_seeds: Sequence[int] = ()) -> None:
         self._live = live
         self._problem = live.problem
         self._timed_seeds = timed_seeds
+        self._earlier_seeds = earlier_seeds
+        """Of inputs that this process may have had before."""
         self._random = random.Random(secrets.randbits(_SEED_BITS))
         self._are_long = False
         self._answers: set[tuple[int, ...]] = set()
@@ -332,16 +336,21 @@ class _Calls:
 
     def _is_of_earlier_inputs(self, answer: dict[str, Tensor]) -> bool:
         """Whether the answer is right for inputs that a call has had, and rarely for others."""
-        drawn = ((self._live.draw(seed), self._factors.get(seed, 1.0)) for seed in (*dict.fromkeys(self._live.seeds),))
+        seeds = tuple(dict.fromkeys([*self._live.seeds, *self._earlier_seeds]))
+        drawn = ((self._live.draw(seed), self._factors.get(seed, 1.0)) for seed in seeds)
         is_right = any(not self._is_wrong(_times(data, factor), answer) for data, factor in drawn)
-        return is_right and not is_common(self._problem, answer)
+        return is_right and not is_common(self._problem, answer, lambda _: self._given(self._new()))
 
     def _is_wrong(self, inputs: CaseData, results: dict[str, Tensor]) -> bool:
         return self._judge(inputs).find_wrong(results) is not None
 
     def _judge(self, inputs: CaseData) -> Oracle:
-        given = CaseData({**self._live.data.inputs, **inputs.inputs}, inputs.incoming)
+        given = self._given(inputs)
         return Oracle(self._problem, given, given.clone)
+
+    def _given(self, inputs: CaseData) -> CaseData:
+        """What the buffers hold once `inputs` are copied into them."""
+        return CaseData({**self._live.data.inputs, **inputs.inputs}, inputs.incoming)
 
     def _timed(self, inputs: CaseData, clock: Clock, *, is_repeat: bool = False) -> tuple[float, Any]:
         """(nanoseconds of one call after `inputs` were copied into its buffers, what it returned).
@@ -357,20 +366,21 @@ class _Calls:
 
     def _new(self) -> CaseData:
         """Inputs that differ from all others in every simple statistic, as far as their kind allows."""
+        return self._new_multiplied() if self._is_multiplied else self._live.draw(new_seed())
+
+    def _new_multiplied(self) -> CaseData:
         seed = new_seed()
-        drawn = self._live.draw(seed)
-        if self._is_multiplied:
-            self._factors[seed] = self._random.uniform(_SMALLEST_FACTOR, 1.0)
-        return _times(drawn, self._factors.get(seed, 1.0))
+        self._factors[seed] = self._random.uniform(_SMALLEST_FACTOR, 1.0)
+        return _times(self._live.draw(seed), self._factors[seed])
 
     def _multiplied(self, data: CaseData) -> CaseData:
         return _times(data, self._random.uniform(_SMALLEST_FACTOR, 1.0))
 
     def _can_be_multiplied(self) -> bool:
-        drawn = self._live.draw(new_seed())
-        if not any(_is_multiplied(tensor) for _, tensor in drawn.tensors()):
+        multiplied = self._new_multiplied()
+        if not any(_is_multiplied(tensor) for _, tensor in multiplied.tensors()):
             return False
-        return self._call_if_possible(self._multiplied(drawn)) is not None
+        return self._call_if_possible(multiplied) is not None
 
     def _call_if_possible(self, inputs: CaseData) -> dict[str, Tensor] | None:
         """Copies of the results for inputs that the operator's own maker did not make; None where the variant refuses

@@ -192,12 +192,12 @@ def _are_close(results: dict[str, Tensor], oracle: dict[str, Tensor]) -> bool:
     return all(_is_close(value, oracle[name]) for name, value in results.items())
 
 
-def is_common(problem: CaseProblem, results: dict[str, Tensor]) -> bool:
+def is_common(problem: CaseProblem, results: dict[str, Tensor], draw: Callable[[int], CaseData] | None = None) -> bool:
     """Whether chance may bring the results about: they are close to those of inputs that no call has had, or so few
-    answers exist that some of these inputs share theirs."""
+    answers exist that some of these inputs share theirs. draw: makes such inputs of a seed."""
     known = [results]
     for seed in _OTHER_SEEDS:
-        oracle = problem.oracle(problem.data(seed))
+        oracle = problem.oracle((draw or problem.data)(seed))
         if any(_are_close(answer, oracle) for answer in known):
             return True
         if sum(result.numel() for result in results.values()) <= _FEW_NUMBERS:
