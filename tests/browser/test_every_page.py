@@ -141,6 +141,12 @@ PAGES = {
     "how verdicts are made": "/verdicts",
     "tokenizer": "/tokenizer",
 }
+VARIED = (
+    *("overview of a suite", "overview of nobody", "history of the best other variant", "history of memory"),
+    *("history of energy", "history of compile time", "the last two commits", "closed regressions", "improvements"),
+    *("regressions with what is common", "none unsure"),
+)
+"""Pages that differ from others here in their data alone."""
 WITHOUT_JSON = {"form", "tokenizer", "nothing to compare", "a trace to be compared", "asked of no commit"}
 
 
@@ -166,7 +172,10 @@ def tab(shared_context: BrowserContext) -> Iterator[Page]:
     page.close()
 
 
-@pytest.fixture(scope="module", params=PAGES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.nightly) if name in VARIED else name for name in PAGES],
+)
 def opened(request: pytest.FixtureRequest, tab: Page, server: str, world: World) -> Iterator[Visit]:
     """One page on a phone, which all tests of it share; the last fails when anything on it complained or asked another
     host."""
