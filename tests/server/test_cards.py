@@ -29,7 +29,7 @@ CELLS = (("v1", CASES[0]), ("v1", CASES[1]), ("v2", CASES[0]))
 """Every bench judges all of them, so that three take a third of the time of nine."""
 FIRST, SECOND = "GPU-11111111-a", "GPU-22222222-b"
 OFFSET = 1.048
-COMMITS = 60
+COMMITS = 32
 
 
 @dataclass
@@ -88,12 +88,12 @@ def chart_names(machine: TwoCards) -> set[str]:
 
 
 def test_two_cards_raise_no_suspicion_and_their_offset_is_learned(machine: TwoCards) -> None:
-    machine.alternate(range(30))
+    machine.alternate(range(18))
     assert "history" not in machine.causes(), "each card has a line of its own"
     assert [card["offset"] for card in cards(machine)] == [None, None]
     assert lines(machine) == 2
     assert chart_names(machine) == {"card 11111111", "card 22222222"}
-    for number in range(30, 36):
+    for number in range(18, 24):
         for card in (FIRST, SECOND):
             machine.bench_on(card, number)
     first, second = cards(machine)
@@ -103,15 +103,15 @@ def test_two_cards_raise_no_suspicion_and_their_offset_is_learned(machine: TwoCa
     assert second["offset"]["is_agreed"] is True
     assert lines(machine) == 1
     assert chart_names(machine) == set()
-    machine.alternate(range(36, 50))
+    machine.alternate(range(24, 32))
     assert "history" not in machine.causes(), "the offset is taken off"
 
 
 def test_a_regression_is_found_on_both_cards(machine: TwoCards) -> None:
-    machine.truth = Truth(times={cell: {20: 1.04} for cell in CELLS})
-    machine.alternate(range(30))
+    machine.truth = Truth(times={cell: {14: 1.04} for cell in CELLS})
+    machine.alternate(range(22))
     machine.work()
-    assert machine.found() == {("slower", 19, 20)}
+    assert machine.found() == {("slower", 13, 14)}
 
 
 def test_a_regression_is_found_on_the_joined_line(machine: TwoCards) -> None:

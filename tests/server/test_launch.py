@@ -25,7 +25,8 @@ from warpwatch.server.verdicts.thresholds import kind_of_time
 from warpwatch.server.web.badges import words
 from warpwatch.settings import Settings
 
-COMMITS = 14
+COMMITS, STEP = 9, 6
+"""How many there are, and the one that changes something."""
 Build = Callable[[Truth], Machine]
 
 
@@ -60,9 +61,9 @@ def verdicts(machine: Machine) -> dict[tuple[str, str], str]:
 
 
 def test_a_slower_launch_of_the_same_kernel_is_a_regression_of_the_launch_alone(build: Build) -> None:
-    machine = build(Truth(launches={V1: {10: 1.5}}))
+    machine = build(Truth(launches={V1: {STEP: 1.5}}))
     measure_all(machine)
-    assert machine.found() == {("slower", 9, 10)}
+    assert machine.found() == {("slower", STEP - 1, STEP)}
     (row,) = machine.rows()
     assert row["signal"] == "launch"
     assert row["ratio"] == pytest.approx(1.5, abs=0.05)
@@ -75,15 +76,15 @@ def test_a_slower_launch_of_the_same_kernel_is_a_regression_of_the_launch_alone(
 
 
 def test_a_commit_that_trades_launches_for_kernels_is_told_as_both(build: Build) -> None:
-    machine = build(Truth(times={V1: {10: 0.8}}, launches={V1: {10: 1.4}}))
+    machine = build(Truth(times={V1: {STEP: 0.8}}, launches={V1: {STEP: 1.4}}))
     measure_all(machine)
-    assert machine.found() == {("slower", 9, 10), ("faster", 9, 10)}
+    assert machine.found() == {("slower", STEP - 1, STEP), ("faster", STEP - 1, STEP)}
     signals = {row["direction"]: row["signal"] for row in machine.rows()}
     assert signals == {"slower": "launch", "faster": "kernel"}
 
 
 def test_a_commit_that_slows_both_is_one_regression_that_names_both(build: Build) -> None:
-    machine = build(Truth(times={V1: {10: 1.1}}, launches={V1: {10: 1.4}}))
+    machine = build(Truth(times={V1: {STEP: 1.1}}, launches={V1: {STEP: 1.4}}))
     measure_all(machine)
     (row,) = machine.rows()
     assert (row["signal"], row["direction"]) == ("launch", "slower")
@@ -93,12 +94,12 @@ def test_a_commit_that_slows_both_is_one_regression_that_names_both(build: Build
 
 def test_a_trial_of_a_kernel_that_shows_another_launch_tells_it(build: Build) -> None:
     """History sees the kernel alone, because the launches of the first commits are not measured."""
-    machine = build(Truth(times={V1: {10: 1.2}}, launches={V1: {10: 1.5}}))
+    machine = build(Truth(times={V1: {STEP: 1.2}}, launches={V1: {STEP: 1.5}}))
     for number in range(COMMITS):
         medians = machine._medians(V1, number)
         machine.lab.bench(number, {V1: {metric: ns for metric, ns in medians.items() if metric != "launch"}})
         machine.work()
-    assert machine.found() == {("slower", 9, 10)}
+    assert machine.found() == {("slower", STEP - 1, STEP)}
     assert verdicts(machine) == {("slower", "graph"): "confirmed", ("slower", "launch"): "confirmed"}
 
 
@@ -140,12 +141,12 @@ def test_kinds_of_times(kind: str, metric: str, expected: str) -> None:
 
 
 def test_a_variant_without_graphs_is_judged_by_its_kernels(build: Build) -> None:
-    machine = build(Truth(times={V1: {10: 1.3}}, launches={V1: {}}))
+    machine = build(Truth(times={V1: {STEP: 1.3}}, launches={V1: {}}))
     for number in range(COMMITS):
         medians = machine._medians(V1, number)
         machine.lab.bench(number, {V1: {"kernel": medians["kernel"], "launch": medians["launch"]}})
         machine.work()
-    assert machine.found() == {("slower", 9, 10)}
+    assert machine.found() == {("slower", STEP - 1, STEP)}
     (row,) = machine.rows()
     detail = machine.client.get(f"/api/v1/regressions/{row['id']}").json()
     assert {series["metric"] for series in detail["series"] if series["verdict"] == "confirmed"} == {"kernel"}
@@ -157,7 +158,7 @@ def test_a_variant_without_graphs_is_judged_by_its_kernels(build: Build) -> None
 
 def test_launches_below_the_floor_are_not_suspected(build: Build) -> None:
     """4 % of 40 µs is less than 2 µs, however steady the host is."""
-    machine = build(Truth(launches={V1: {10: 1 + 1_600.0 / LAUNCH_NS}}))
+    machine = build(Truth(launches={V1: {STEP: 1 + 1_600.0 / LAUNCH_NS}}))
     machine.host = 0.001
     measure_all(machine)
     assert machine.found() == set()
@@ -166,7 +167,7 @@ def test_launches_below_the_floor_are_not_suspected(build: Build) -> None:
 
 
 def test_the_overview_marks_a_launch_beside_its_kernel(build: Build) -> None:
-    machine = build(Truth(launches={V1: {10: 1.5}, V2: {}}))
+    machine = build(Truth(launches={V1: {STEP: 1.5}, V2: {}}))
     measure_all(machine)
     cells = machine.client.get("/api/v1/overview", params={"repository": "kernels", "device": "test-gpu"}).json()
     by_variant = {cell["variant"]: cell for cell in cells["items"]}
