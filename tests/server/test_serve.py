@@ -1,4 +1,4 @@
-"""`warpwatch serve` as a process: a stop by SIGTERM stops the embedded PostgreSQL too, as Ctrl-C does."""
+"""`warpwatch serve` as a process: a stop by SIGTERM ends open streams and the embedded PostgreSQL, as Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.builders import Lab
 from tests.conftest import FAST_AND_FORGETFUL
 from warpwatch.cli.serve import listen
 from warpwatch.db import embedded, migrate
+from warpwatch.db.database import Database
 from warpwatch.settings import Settings
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
+def home(tmp_path: Path, source: tuple[Path, list[str]]) -> Iterator[Path]:
+    """A database of its own, with one queued job."""
     folder = tmp_path / "home"
     with embedded.running(folder, options=FAST_AND_FORGETFUL) as url:
         migrate.upgrade(url)
+        with closing(Database(url)) as database:
+            Lab(database, *source, folder=tmp_path).submit("check", 0)
     yield folder
     embedded.stop(folder)
     shutil.rmtree(embedded.data_folder(folder), ignore_errors=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
-def test_a_signal_stops_the_embedded_database(home: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_streams_and_stops_the_embedded_database(home: Path, number: signal.Signals) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -45,8 +51,11 @@ def test_a_signal_stops_the_embedded_database(home: Path, number: signal.Signals
     try:
         wait_until_healthy(port)
         assert embedded.is_running(home)
-        server.send_signal(number)
-        _, errors = server.communicate(timeout=60)
+        # The page of a job that waits has a stream, which has no end of its own.
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/jobs/1/events", timeout=30) as stream:
+            assert stream.readline() == b"event: state\n"
+            server.send_signal(number)
+            _, errors = server.communicate(timeout=60)
     finally:
         server.kill()
     assert "Traceback" not in errors

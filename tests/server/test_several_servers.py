@@ -1,24 +1,25 @@
-"""Two server processes on one database, as behind a load balancer that sends each request to either."""
+"""Two servers on one database, as behind a load balancer that sends each request to either."""
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-import subprocess
-import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 from sqlalchemy import text
 
+from tests.apps import create_app
 from tests.builders import Lab
-from tests.server.test_serve import wait_until_healthy
 from tests.waiting import wait_until
+from warpwatch.cli.serve import listen
+from warpwatch.db.database import Database
+from warpwatch.settings import Settings
 
 THREADS = {"channels", "cleaner", "forge", "judge", "judgements", "reaper", "scheduler", "tallies", "teller"}
 TOKEN = "a-token-that-all-share"
@@ -26,33 +27,24 @@ TOKEN = "a-token-that-all-share"
 
 @pytest.fixture
 def servers(lab: Lab, tmp_path: Path) -> Iterator[list[httpx.Client]]:
-    """A client of each server."""
+    """A client of each server. They share a process, which is all that they have in common beside their database."""
     with ExitStack() as stack:
         clients = []
         for number in range(2):
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
-            process = subprocess.Popen(
-                [sys.executable, "-m", "warpwatch", "serve"],
-                env=os.environ
-                | {
-                    "WARPWATCH_HOME": str(tmp_path / f"home-{number}"),
-                    "WARPWATCH_DATABASE_URL": lab.database.url,
-                    "WARPWATCH_PORT": str(port),
-                    "WARPWATCH_TOKEN": TOKEN,
-                    "WARPWATCH_LOG_FORMAT": "json",
-                },
-                stderr=(tmp_path / f"server-{number}.log").open("wb"),
-            )
-            stack.callback(process.wait)
-            stack.callback(process.terminate)
-            clients.append(stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)))
-            wait_until_healthy(port)
+            settings = Settings(home=tmp_path / f"home-{number}", port=0, database_url=lab.database.url, token=TOKEN)
+            listener = stack.enter_context(listen(settings))
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            application = create_app(settings, stack.enter_context(closing(Database(lab.database.url))))
+            server = uvicorn.Server(uvicorn.Config(application, log_level="warning", timeout_graceful_shutdown=1))
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(setattr, server, "should_exit", True)
+            clients.append(stack.enter_context(httpx.Client(base_url=address, timeout=60)))
         yield clients
 
 
-def test_a_session_works_on_all_and_work_happens_once(servers: list[httpx.Client], lab: Lab, tmp_path: Path) -> None:
+def test_a_session_works_on_all_and_work_happens_once(servers: list[httpx.Client], lab: Lab) -> None:
     first, second = servers
     assert [client.get("/readyz").status_code for client in servers] == [200, 200]
     assert second.get("/api/v1/repositories").status_code == 401
@@ -72,9 +64,8 @@ def test_a_session_works_on_all_and_work_happens_once(servers: list[httpx.Client
         with lab.database.session() as session:
             return session.execute(text("SELECT count(*) FROM schedules WHERE last_at IS NOT NULL")).scalar_one()
 
-    log = tmp_path / "server-0.log"
-    wait_until(lambda: taken() >= 2, pause=0.2, explain=log.read_text)
-    wait_until(lambda: len(first.get("/api/v1/jobs").json()["items"]) >= 2, pause=0.2, explain=log.read_text)
+    wait_until(lambda: taken() >= 2, pause=0.2)
+    wait_until(lambda: len(first.get("/api/v1/jobs").json()["items"]) >= 2, pause=0.2)
     # Longer than the pause of a scheduler, so that the other server has looked, too.
     time.sleep(2.5)
     for client in servers:
