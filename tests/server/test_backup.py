@@ -84,7 +84,7 @@ def all_json(app: FastAPI) -> dict[str, Any]:
             for path in operations:
                 for name, values in ids.items():
                     if path.count("{") == 1 and f"{{{name}}}" in path and "/events" not in path:
-                        for value in values[:3]:
+                        for value in values[:1]:
                             read(path, **{name: value})
     return answers
 
