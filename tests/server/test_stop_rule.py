@@ -23,7 +23,7 @@ from warpwatch.server.verdicts.held import classify_comparison, classify_pairs, 
 from warpwatch.server.verdicts.paired import decide
 from warpwatch.server.verdicts.thresholds import stop_rule, thresholds_of
 
-COMPARISONS = 4000
+COMPARISONS = 2000
 
 
 def take(rng: random.Random, ratio: float, noise: float, rule: StopRule) -> tuple[list[float], list[float]]:
@@ -96,7 +96,7 @@ def test_a_limit_of_time_raises_no_rate_of_errors(ratio: float, noise: float) ->
     """Neither false changes, nor changes that are called none: compared with all twelve rounds."""
     rng, errors = random.Random(f"{ratio} {noise}"), Counter[str]()
     wrong = ("slower", "faster") if ratio == 1.0 else ("same", "faster")
-    rule, comparisons = stop_rule("cpu", is_suspected=False), 3000
+    rule, comparisons = stop_rule("cpu", is_suspected=False), 1500
     for _ in range(comparisons):
         base_ns, head_ns = take(rng, ratio, noise, rule)
         errors["all rounds"] += classify_comparison(base_ns, head_ns, "cpu", 4, rule).outcome in wrong
