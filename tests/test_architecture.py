@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -91,26 +92,47 @@ def python_files() -> list[Path]:
     return sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.py") if not skipped & set(path.parts))
 
 
+@dataclass
+class SourceFile:
+    """What one reading of a Python file finds: parsing all of them takes two seconds, which several tests share."""
+
+    imports: set[str] = field(default_factory=set)
+    """Modules, relative imports made absolute; what only a type checker sees counts too."""
+    first_imports: list[tuple[str | None, str]] = field(default_factory=list)
+    """Packages and names that are imported from them outside functions and conditions."""
+    long_functions: list[str] = field(default_factory=list)
+
+
 @cache
-def imports_of(path: Path) -> frozenset[str]:
-    """Modules a file imports, relative imports made absolute; what only a type checker sees counts too."""
+def read_source(path: Path) -> SourceFile:
     package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
     if package[0] in LINKED:
         package.insert(0, "warpwatch")
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    found, tree = SourceFile(), ast.parse(path.read_text())
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom):
+            found.first_imports += [(statement.module, alias.name) for alias in statement.names]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            found.imports.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            found.add(module)
-            found.update(
+            found.imports.add(module)
+            found.imports.update(
                 f"{module}.{alias.name}"
                 for alias in node.names
                 if (ROOT / module.replace(".", "/") / f"{alias.name}.py").exists()
             )
-    return frozenset(found)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[-1 if len(node.body) == 1 else 1].lineno
+            if (node.end_lineno or 0) - first >= FUNCTION_LINES:
+                found.long_functions.append(f"{path}:{node.name}")
+    return found
+
+
+def imports_of(path: Path) -> set[str]:
+    return read_source(path).imports
 
 
 def layer_of(path: Path) -> str:
@@ -184,8 +206,7 @@ def test_no_modules_import_each_other() -> None:
     modules = {module_of(path): path for path in python_files()}
     remaining: dict[str, set[str]] = {}
     for module, path in modules.items():
-        statements = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
-        pairs = [(node.module, alias.name) for node in statements for alias in node.names]
+        pairs = read_source(path).first_imports
         names = {f"{package}.{name}" if f"{package}.{name}" in modules else package for package, name in pairs}
         remaining[module] = {name for name in names if name in modules and name != module}
     while free := {module for module, names in remaining.items() if not names & remaining.keys()}:
@@ -239,18 +260,9 @@ def test_links_lead_to_the_folders_at_the_top(name: str) -> None:
 
 
 def test_python_files_and_functions_stay_small() -> None:
-    long: list[str] = []
-    for path in python_files():
-        text = path.read_text()
-        if len(text.splitlines()) > PYTHON_LINES:
-            long.append(str(path))
-        long += [
-            f"{path}:{node.name}"
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and (node.end_lineno or 0) - node.body[-1 if len(node.body) == 1 else 1].lineno >= FUNCTION_LINES
-        ]
-    assert long == []
+    files = python_files()
+    assert [str(path) for path in files if len(path.read_text().splitlines()) > PYTHON_LINES] == []
+    assert [name for path in files for name in read_source(path).long_functions] == []
 
 
 def test_native_files_and_templates_stay_small() -> None:

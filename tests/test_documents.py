@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,7 @@ def test_the_architecture_names_every_room() -> None:
     assert [room for room in rooms if f"`{room}/`" not in text] == []
 
 
+@cache
 def public_classes() -> dict[str, list[str]]:
     """Name of every public class of the product's modules, and the files that define it."""
     files = defaultdict(list)

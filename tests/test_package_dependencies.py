@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
@@ -11,6 +10,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+from tests.test_architecture import imports_of
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -75,11 +76,7 @@ def imports(folder: str) -> dict[str, Path]:
     for path in (ROOT / folder).rglob("*.py"):
         if "adversaries" in path.parts or "repository" in path.parts:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                modules |= {alias.name.split(".")[0]: path for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                modules[(node.module or "").split(".")[0]] = path
+        modules |= {name.split(".")[0]: path for name in imports_of(path)}
     return {name: path for name, path in modules.items() if name not in ours | sys.stdlib_module_names}
 
 
