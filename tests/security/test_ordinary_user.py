@@ -23,19 +23,55 @@ from tests.security.conftest import NOBODY, as_user
 pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).parents[2]
 SITE_PACKAGES = Path(pytest.__file__).parents[1]
-TESTS = [
-    "tests/security/test_builds.py",
-    "tests/security/test_claims.py",
-    "tests/security/test_commits.py",
-    "tests/security/test_forged_replies.py",
-    "tests/test_git.py",
-    "tests/worker/test_building.py",
-    "tests/worker/test_caches.py",
-    "tests/worker/test_device_lock.py",
-    "tests/worker/test_isolation.py",
-    "tests/worker/test_templates.py",
-    "tests/worker/test_trees.py",
-]
+TESTS = {
+    "tests/security/test_builds.py": [
+        "test_a_build_does_not_write_through_a_link_of_its_commit[own-lib/out]",
+        "test_what_is_installed_is_not_read_through_links[beside-4]",
+        "test_what_is_no_file_is_left_behind[own]",
+    ],
+    "tests/security/test_claims.py": [
+        "test_what_lies_in_a_traces_place_is_not_opened",
+        "test_a_trace_is_copied_out_of_the_childs_reach",
+    ],
+    "tests/security/test_commits.py": [
+        "test_nothing_that_the_base_preloads_or_shares_reaches_the_head",
+        "test_the_sides_of_a_comparison_do_not_see_each_other",
+        "test_a_library_of_the_same_sources_is_not_overwritten",
+        "test_machine_code_is_not_planted_for_another_commit[TRITON_CACHE_DIR]",
+        "test_nothing_else_survives_a_child",
+        "test_the_worker_is_out_of_reach",
+        "test_time_is_up_for_everything_that_a_child_started[os.fork() == 0 and os.setsid()]",
+        "test_a_full_temp_folder_costs_its_own_child_only",
+    ],
+    "tests/security/test_forged_replies.py": ["test_a_reply_before_the_harnesss_own_is_noticed"],
+    "tests/test_git.py": ["test_hooks_and_secrets_stay_out", "test_files_are_checked_out_by_their_names_alone"],
+    "tests/worker/test_building.py": [
+        "test_a_compiler_that_hangs_is_stopped",
+        "test_compilers_cannot_write_to_worktree_or_store",
+        "test_a_library_in_the_store_is_not_writable",
+    ],
+    "tests/worker/test_caches.py": [
+        "test_what_one_child_compiled_the_next_one_has",
+        "test_a_link_in_place_of_the_folder_is_not_followed",
+    ],
+    "tests/worker/test_device_lock.py": ["test_a_second_worker_is_refused"],
+    "tests/worker/test_isolation.py": [
+        "test_a_container_that_masks_proc_gives_all_but_a_view_of_processes",
+        "test_each_isolation_has_its_gaps",
+        "test_commits_of_forks_do_not_run_where_they_cannot_be_shut_in",
+    ],
+    "tests/worker/test_templates.py": [
+        "test_a_fork_has_what_a_program_has",
+        "test_nothing_of_an_earlier_child_is_in_memory",
+        "test_a_template_is_not_read_by_others_of_its_user",
+    ],
+    "tests/worker/test_trees.py": [
+        "test_links_that_are_swapped_meanwhile_lead_nowhere[remove]",
+        "test_what_a_new_child_gets_is_not_written_through_its_links",
+    ],
+}
+"""The files that run as an ordinary user at night, and the tests of each that every run has: where rights decide, such
+as those of namespaces, of files that children leave, and of processes beside each other."""
 FLOOD = "tests/security/test_self_attack.py::test_with_the_limit_of_the_worker_a_child_would_stop_the_next_one"
 """A test that stops every other child of its user. It is skipped where the user may have too many files open."""
 SAME = ["tests/worker/test_templates.py::test_importing_the_harness_asks_for_no_device"]
@@ -62,9 +98,24 @@ class Report:
             self.failures[case.attrib["classname"]] += [f"{case.attrib['name']}\n{item.text}" for item in problems]
             self.passed[case.attrib["classname"]] += not problems and case.find("skipped") is None
 
+    def expect_passed(self, tests: str, least: int) -> None:
+        module = tests.removesuffix(".py").replace("/", ".")
+        assert not self.failures[module], "\n".join(self.failures[module])[-5000:]
+        assert self.passed[module] >= least, f"a run in which tests were skipped shows nothing: {self.output}"
+
 
 @pytest.fixture(scope="module")
 def report() -> Iterator[Report]:
+    yield from run([f"{file}::{name}" for file, names in TESTS.items() for name in names] + [FLOOD])
+
+
+@pytest.fixture(scope="module")
+def whole_report() -> Iterator[Report]:
+    yield from run([*(f"--deselect={test}" for test in SAME), *TESTS])
+
+
+def run(words: list[str]) -> Iterator[Report]:
+    """Runs pytest with these words as the ordinary user."""
     if os.getuid() != 0:
         pytest.skip("these tests run as an ordinary user anyway")
     with tempfile.TemporaryDirectory(prefix="user-") as folder:
@@ -87,7 +138,7 @@ def report() -> Iterator[Report]:
         else:
             pytest.skip("an ordinary user cannot read this checkout, or has no Python of this version")
         options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--basetemp", f"{folder}/pytest"]
-        options += [f"--junit-xml={folder}/report.xml", *(f"--deselect={test}" for test in SAME), *TESTS, FLOOD]
+        options += [f"--junit-xml={folder}/report.xml", *words]
         done = subprocess.run(
             [*command, "-m", "pytest", *options], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
         )
@@ -99,9 +150,13 @@ def report() -> Iterator[Report]:
 
 @pytest.mark.parametrize("tests", TESTS)
 def test_as_an_ordinary_user(report: Report, tests: str) -> None:
-    module = tests.removesuffix(".py").replace("/", ".")
-    assert not report.failures[module], "\n".join(report.failures[module])[-5000:]
-    assert report.passed[module], f"a run in which every test was skipped shows nothing: {report.output}"
+    report.expect_passed(tests, len(TESTS[tests]))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("tests", TESTS)
+def test_whole_files_as_an_ordinary_user(whole_report: Report, tests: str) -> None:
+    whole_report.expect_passed(tests, 1)
 
 
 def test_a_flood_of_descriptors_is_what_the_limit_stops(report: Report) -> None:
