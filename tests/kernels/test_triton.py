@@ -33,6 +33,11 @@ def interpreted(request: pytest.FixtureRequest) -> Outcomes:
 
 
 @pytest.fixture(scope="module")
+def interpreted_all(request: pytest.FixtureRequest) -> Outcomes:
+    return outcomes("interpret-all", request)
+
+
+@pytest.fixture(scope="module")
 def compiled(request: pytest.FixtureRequest) -> Outcomes:
     return outcomes("compile", request)
 
@@ -54,7 +59,16 @@ def outcomes(mode: str, request: pytest.FixtureRequest) -> Outcomes:
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_triton_is_right_in_the_interpreter(interpreted: Outcomes, operator: str) -> None:
-    results = interpreted[operator]
+    assert_right(interpreted[operator])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_triton_is_right_in_every_case(interpreted_all: Outcomes, operator: str) -> None:
+    assert_right(interpreted_all[operator])
+
+
+def assert_right(results: list[dict[str, Any]]) -> None:
     assert results
     assert not [outcome for outcome in results if outcome.get("error") or outcome["wrong"]]
 

@@ -1,8 +1,8 @@
-"""Runs the Triton variants of operators without a GPU: `python -m tests.kernels.triton_program interpret|compile
-OPERATOR...`.
+"""Runs the Triton variants of operators without a GPU: `python -m tests.kernels.triton_program MODE OPERATOR...`.
 
-interpret: every variant on every quick and edge case in Triton's interpreter, held against the float64 oracle. compile:
-the kernels that these calls launch are compiled to machine code for each architecture that we support, and not
+interpret-all: every variant on every quick and edge case in Triton's interpreter, held against the float64 oracle.
+interpret: on the cheapest quick and the cheapest edge case of each precision, direction and number format. compile: the
+kernels that these calls launch are compiled to machine code for each architecture that we support, and not
 launched. Prints a line of JSON per outcome, and one for an operator that raises. The choice is made when Triton is
 imported, so each of the two takes a process of its own.
 """
@@ -27,7 +27,7 @@ FIRST_ARCH = {"scaled_matmul": 89, "grouped_matmul": 89, "kv_attention": 89}
 def main(mode: str, *names: str) -> None:
     # Collections find next to nothing, and look through torch, Triton and all types of a kernel each time.
     gc.disable()
-    if mode == "interpret":
+    if mode != "compile":
         os.environ["TRITON_INTERPRET"] = "1"
         from .triton_interpreter import speed_up
 
@@ -43,11 +43,20 @@ def run(mode: str, name: str) -> None:
     operator = importlib.import_module(f"kernels.{name}").operator
     variants = [variant for variant in operator.variants.values() if variant.name.startswith("triton")]
     for variant in variants:
-        cases = [case for suite in ("quick", "edge") for case in operator.cases.get(suite, ())]
-        runnable = [case for case in cases if variant.reason_unsupported(case, "cuda") is None]
+        cases = []
+        for suite in ("quick", "edge"):
+            runnable = [c for c in operator.cases.get(suite, ()) if variant.reason_unsupported(c, "cuda") is None]
+            # A step launches what its two halves launch.
+            halves = [c for c in runnable if c.direction != "step" or replace(c, direction="bwd") not in runnable]
+            cases += cheapest_of_each_kind(operator, halves) if mode == "interpret" else halves
         # What keeps it from CPUs is that its interpreter is slow, which is no matter here.
         free = replace(variant, devices=("cpu", "cuda"), unsupported=lambda case, device: None)
-        (interpret if mode == "interpret" else compile_only)(operator, free, runnable)
+        (compile_only if mode == "compile" else interpret)(operator, free, cases)
+
+
+def cheapest_of_each_kind(operator: Any, cases: list[Any]) -> list[Any]:
+    by_cost = sorted(cases, key=lambda case: operator.cost(case).bytes, reverse=True)
+    return list({kind_of(case): case for case in by_cost}.values())
 
 
 def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
@@ -58,11 +67,6 @@ def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
     from warpwatch.worker.harness.problem import CaseProblem
 
     for case in cases:
-        if case.direction == "step" and {replace(case, direction=direction) for direction in ("fwd", "bwd")} <= {
-            *cases
-        }:
-            # It would launch what these two launch.
-            continue
         problem = CaseProblem(operator, variant, case, torch.device("cpu"))
         with problem.modes():
             data = problem.data(7)
@@ -79,7 +83,7 @@ def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
 
     # Other sizes make the same code for other constants: the first case of each precision, direction and number format
     # shows that it compiles.
-    chosen = {(case.precision, case.direction, *words_of(case)): case for case in reversed(cases)}
+    chosen = {kind_of(case): case for case in reversed(cases)}
     for arch in (arch for arch in ARCHS if arch >= FIRST_ARCH.get(operator.name, 0)):
         compiled = _instead_of_launching(arch)
         for case in chosen.values():
@@ -90,8 +94,9 @@ def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
         say(operator=operator.name, variant=variant.name, arch=arch, kernels=kernels)
 
 
-def words_of(case: Any) -> list[str]:
-    return [value for _, value in case.sizes if isinstance(value, str)]
+def kind_of(case: Any) -> tuple[Any, ...]:
+    """Its precision, direction and number formats."""
+    return (case.precision, case.direction, *(value for _, value in case.sizes if isinstance(value, str)))
 
 
 def _instead_of_launching(arch: int) -> dict[str, bytes]:
