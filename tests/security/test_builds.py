@@ -6,10 +6,12 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,8 @@ SECRET = "SECRET = 'only the worker may read this'\n"
 GOOD = {"torch": Status.OK, "lib": Status.OK}
 FAILED = {"torch": Status.BUILD_FAILED, "lib": Status.BUILD_FAILED}
 LIB = "src/lib"
+PLACES = "own", "beside"
+"""Definitions in the measured commit itself, and beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,8 @@ class Scene:
         return b"".join(path.read_bytes() for path in files if path.is_file())
 
 
-@pytest.fixture(params=["own", "beside"])
+@pytest.fixture(params=PLACES)
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    """Definitions in the measured commit itself, and beside it."""
     settings = Settings(home=tmp_path / "home", case_timeout_seconds=60, build_timeout_seconds=60)
     if levels.strongest_isolation(settings.home) != "full":
         pytest.skip("this host allows no full isolation")
@@ -86,6 +89,14 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     tools.close()
 
 
+def in_every_run(*cases: tuple[Any, ...], name: str = "", values: Iterable[Any] = ()) -> pytest.MarkDecorator:
+    """Parameters of a test whose builds take the same way with definitions in either place: every run has these cases,
+    each (place,) or (place, value of the parameter `name`), and nightly all."""
+    every = list(product(PLACES, values)) if name else [(place,) for place in PLACES]
+    entries = [pytest.param(*case, marks=[] if case in cases else [pytest.mark.nightly]) for case in every]
+    return pytest.mark.parametrize(["scene", name] if name else ["scene"], entries, indirect=["scene"])
+
+
 def statuses(outcome: Outcome) -> dict[str, Status]:
     return {finding.variant: finding.status for finding in outcome.findings}
 
@@ -97,7 +108,7 @@ def state(folder: Path) -> list[tuple[str, int, bytes]]:
     ]
 
 
-@pytest.mark.parametrize("place", ["out", "lib/out", "lib/a/b/c/out"])
+@in_every_run(("own", "lib/out"), ("beside", "lib/a/b/c/out"), name="place", values=["out", "lib/out", "lib/a/b/c/out"])
 def test_a_build_does_not_write_through_a_link_of_its_commit(scene: Scene, place: str) -> None:
     """The link leads to a folder of the host, and the build puts a folder with a file in its place."""
     before = state(scene.victim)
@@ -113,6 +124,7 @@ def test_a_build_does_not_write_through_a_link_of_its_commit(scene: Scene, place
     assert state(scene.victim) == before
 
 
+@in_every_run(("beside",))
 def test_a_build_does_not_replace_a_file_through_a_folder(scene: Scene) -> None:
     """Every folder on the way to its files is a link of the commit, and becomes a folder in the build."""
     (scene.victim / "lib").mkdir()
@@ -123,6 +135,7 @@ def test_a_build_does_not_replace_a_file_through_a_folder(scene: Scene) -> None:
     assert state(scene.victim) == before
 
 
+@in_every_run(("own",))
 def test_a_link_that_a_build_leaves_shows_nothing_of_the_host(scene: Scene) -> None:
     """Neither the worker nor a later child reads what it leads to."""
     build = f"rm -rf src/lib/__init__.py && ln -s {scene.victim}/file src/lib/__init__.py"
@@ -130,7 +143,7 @@ def test_a_link_that_a_build_leaves_shows_nothing_of_the_host(scene: Scene) -> N
     assert SECRET.encode() not in scene.stored()
 
 
-@pytest.mark.parametrize("depth", range(5))
+@in_every_run(("own", 1), ("own", 2), ("beside", 4), name="depth", values=range(5))
 def test_what_is_installed_is_not_read_through_links(scene: Scene, depth: int) -> None:
     """The environment of the build is replaced by a link to files of the host, at each depth."""
     parts = ["environment", "lib", f"python3.{sys.version_info.minor}", "site-packages", "secret"]
@@ -157,6 +170,7 @@ def test_a_link_in_place_of_the_packages_shows_no_hidden_folder(scene: Scene) ->
             assert statuses(run())["lib"] is not Status.OK
 
 
+@in_every_run(("own",))
 def test_what_is_no_file_is_left_behind(scene: Scene) -> None:
     build = "mkfifo src/lib/fifo && python -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"src/lib/socket\")'"
     assert statuses(scene.commit(build, {})()) == GOOD
@@ -164,6 +178,7 @@ def test_what_is_no_file_is_left_behind(scene: Scene) -> None:
     assert kinds <= {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}
 
 
+@in_every_run(("beside",))
 def test_a_tracked_file_may_become_a_folder(scene: Scene) -> None:
     """And the other way round. The checkout still holds the commit, so the next job finds no difference."""
     scene.measured.commit("more", {"src/lib/data.txt": "data", "src/lib/folder/file": "file"})
@@ -177,6 +192,7 @@ def test_a_tracked_file_may_become_a_folder(scene: Scene) -> None:
     assert statuses(run()) == GOOD
 
 
+@in_every_run(("own",))
 def test_a_build_that_leaves_too_much_fails_every_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the warm checkout as well, where the unbuilt package must not be measured."""
     monkeypatch.setattr(package_build, "MOST", replace(package_build.MOST, files=50))
@@ -187,6 +203,7 @@ def test_a_build_that_leaves_too_much_fails_every_time(scene: Scene, monkeypatch
     assert list((scene.tools.host.home / "builds").iterdir()) == []
 
 
+@in_every_run(("beside",))
 def test_a_fault_of_the_machine_leaves_nothing_half_built(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     needs = "from lib._made import FACTOR\n\n\ndef double(x):\n    return x * FACTOR\n"
     build = f"echo 'FACTOR = 2' > {LIB}/_made.py && printf '%s' '{needs}' > {LIB}/__init__.py"
@@ -206,6 +223,7 @@ def test_a_fault_of_the_machine_leaves_nothing_half_built(scene: Scene, monkeypa
     assert statuses(run()) == GOOD
 
 
+@in_every_run(("own",))
 def test_a_build_that_was_deleted_is_built_anew(scene: Scene) -> None:
     run = scene.commit(f"echo '# built' >> {LIB}/__init__.py", {})
     assert statuses(run()) == GOOD

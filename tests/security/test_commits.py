@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,11 @@ def ask(checkout: Checkout, seconds: float = 30) -> str:
 def alone(tools: Tools, repository: Repository, sha: str) -> Checkout:
     (checkout,) = tools.checkouts(repository.url, [sha], Diary())
     return checkout
+
+
+def in_every_run(values: Iterable[str], *chosen: str) -> list[Any]:
+    """Parameters of a test: every run has these, one for each reason to fail, and nightly all."""
+    return [pytest.param(value, marks=[] if value in chosen else [pytest.mark.nightly]) for value in values]
 
 
 PRELOADS = """
@@ -175,7 +181,7 @@ print(sorted(path.name for path in folder.iterdir()))
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")
 
 
-@pytest.mark.parametrize("name", CACHES)
+@pytest.mark.parametrize("name", in_every_run(CACHES, "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"))
 def test_machine_code_is_not_planted_for_another_commit(tools: Tools, repository: Repository, name: str) -> None:
     hostile = commit(repository, f"NAME = {name!r}" + PLANT)
     good = commit(repository, f"NAME = {name!r}" + PLANT + "# another commit")
@@ -250,9 +256,10 @@ with open(os.environ["TMPDIR"] + "/jit", "wb", buffering=0) as file:
 OPERATOR = {"kernels/op.py": "import attack\n", "kernels/other.py": "data = 'table'\n"}
 
 
-@pytest.mark.parametrize(
-    "path", ["README.md", "docs/notes.txt", "server/app.py", ".github/ci.yml", "warpwatch/operator.py"]
-)
+UNREADABLE = ("README.md", "docs/notes.txt", "server/app.py", ".github/ci.yml", "warpwatch/operator.py")
+
+
+@pytest.mark.parametrize("path", in_every_run(UNREADABLE, "README.md", "warpwatch/operator.py"))
 def test_what_operators_cannot_read_changes_no_cache(tools: Tools, repository: Repository, path: str) -> None:
     """A commit that hides machine code in another file of the repository does not find the file."""
     # Spelled out, it would be one of their inputs.
@@ -263,7 +270,7 @@ def test_what_operators_cannot_read_changes_no_cache(tools: Tools, repository: R
     assert ask(alone(tools, repository, second)) == "False\n['planted']", "to the operators it is the same commit"
 
 
-@pytest.mark.parametrize("place", ["kernels", "elsewhere"])
+@pytest.mark.parametrize("place", in_every_run(["kernels", "elsewhere"], "kernels"))
 def test_a_deep_folder_ends_no_worker(tools: Tools, repository: Repository, place: str) -> None:
     """Git stores a thousand folders in each other, which would end the recursion of whoever walks them."""
     deep = f"{place}/" + "d/" * 1200
@@ -294,12 +301,15 @@ def test_an_empty_folder_ends_no_worker(tools: Tools, repository: Repository) ->
     assert ask(alone(tools, repository, sha)) == "['attack.py', 'kernels']"
 
 
+READABLE = (
+    *("kernels/other.py", "kernels/new.py", "kernels/data/new.bin", "csrc/new/new.cpp", "warpwatch.toml"),
+    *("table.json", "table/of/values", "attack.py", ".gitattributes", "library/far.py", "weights/a.bin"),
+)
+
+
 @pytest.mark.parametrize(
     "path",
-    [
-        *("kernels/other.py", "kernels/new.py", "kernels/data/new.bin", "csrc/new/new.cpp", "warpwatch.toml"),
-        *("table.json", "table/of/values", "attack.py", ".gitattributes", "library/far.py", "weights/a.bin"),
-    ],
+    in_every_run(READABLE, "kernels/new.py", "csrc/new/new.cpp", "table/of/values", "attack.py", "weights/a.bin"),
 )
 def test_what_operators_can_read_changes_the_cache(tools: Tools, repository: Repository, path: str) -> None:
     """Each file may hold what the operators compile: beside them, named by them, or named by what they name."""
