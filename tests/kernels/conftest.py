@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from tests import libraries
 from warpwatch import native
 from warpwatch.contract.messages import CheckReply
-from warpwatch.operator import Case, Direction, Operator, Precision, Size
+from warpwatch.operator import Case, Direction, Operator, Precision, Size, Variant
 from warpwatch.worker.harness.checks.check import check
 from warpwatch.worker.harness.checks.probes import ProbeHistory
 from warpwatch.worker.harness.problem import CaseProblem
@@ -27,19 +27,36 @@ COMPILED_IN_CI = ("vector_add", "embedding")
 others check, with a compiler that takes 2 to 20 seconds each, so nightly runs them."""
 
 
+class OncePerOperator(ProbeHistory):
+    """Puts each torch operator through opcheck once, whatever variant calls it, and with gradients where it has any."""
+
+    with_gradients: bool = False
+
+    def is_new(self, *key: str) -> bool:
+        name, direction = key[-1].split()
+        return (direction != "fwd" or not self.with_gradients) and super().is_new(name)
+
+
 @dataclass(slots=True)
 class Opchecks:
     """What was put through opcheck, by device.
 
-    opcheck takes two thirds of the time of these tests, so each variant has it once in each direction, as in a child of
-    a worker. every_trace: for every kind of case that `_traced_as` tells apart, which --opcheck-all asks for.
+    opcheck takes two thirds of the time of these tests. every_trace: of every variant, in each direction, as in a child
+    of a worker, and for every kind of case that `_traced_as` tells apart, which --opcheck-all asks for.
     """
 
     every_trace: bool = False
     _histories: defaultdict[Any, ProbeHistory] = field(default_factory=lambda: defaultdict(ProbeHistory))
+    _once: defaultdict[str, OncePerOperator] = field(default_factory=lambda: defaultdict(OncePerOperator))
 
-    def of(self, case: Case, device: str) -> ProbeHistory:
-        return self._histories[device, _traced_as(case) if self.every_trace else None]
+    def of(self, operator: Operator, variant: Variant, case: Case, device: str) -> ProbeHistory:
+        if self.every_trace:
+            return self._histories[device, _traced_as(case)]
+        history = self._once[device]
+        backward = replace(case, direction="bwd")
+        reason = variant.reason_unsupported(backward, "cuda" if device == "cuda" else "cpu")
+        history.with_gradients = bool(operator.gradients) and reason is None
+        return history
 
 
 _registered: set[str] = set()
@@ -103,10 +120,17 @@ def ready(operator: Operator, cache: Path) -> Operator:
 
 def runnable(operator: Operator, cases: Iterable[Case], compiled: bool = False) -> list[Any]:
     """Parameters (variant, case, device) for what can run here; torch.compile takes seconds and is asked for on its
-    own."""
-    marks = [pytest.mark.nightly] if compiled and operator.name not in COMPILED_IN_CI else []
+    own. Nightly runs what torch builds at the first call."""
     return [
-        pytest.param(variant.name, case, device, id=f"{variant.name}-{case.key}-{device}", marks=marks)
+        pytest.param(
+            variant.name,
+            case,
+            device,
+            id=f"{variant.name}-{case.key}-{device}",
+            marks=[pytest.mark.nightly]
+            if variant.name == "load_inline" or (compiled and operator.name not in COMPILED_IN_CI)
+            else [],
+        )
         for device in DEVICES
         for variant in operator.variants.values()
         for case in cases
@@ -120,7 +144,7 @@ def check_variant(operator: Operator, name: str, case: Case, device: str) -> Che
     variant = operator.variants[name]
     problem = CaseProblem(operator, variant, case, torch.device(device))
     with threads(2 if variant.native else 1):
-        return check(problem, 7, _opchecks.of(case, device), lambda done, total, text: None)
+        return check(problem, 7, _opchecks.of(operator, variant, case, device), lambda done, total, text: None)
 
 
 def _traced_as(case: Case) -> tuple[Any, ...]:

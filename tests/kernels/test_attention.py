@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,11 +12,19 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kernels import attention as module
 from warpwatch.contract.words import Status
-from warpwatch.operator import Case, Operator, both_directions, case
+from warpwatch.operator import Case, Operator, Precision, both_directions, case
 
 from .conftest import DEVICES, check_variant, runnable
 
 pytestmark = pytest.mark.usefixtures("operator")
+
+
+def large_tiles(precision: Precision, d: int) -> list[Case]:
+    return [
+        case(precision, b=2, h=3, q=q, k=k, d=d, causal=causal)
+        for q, k, causal in ((513, 513, 1), (200, 330, 1), (330, 77, 1), (65, 513, 0))
+    ]
+
 
 # One of everything that tiles do differently: one query more than a tile, several tiles of keys, heads in parts, wide
 # and narrow heads.
@@ -22,13 +33,11 @@ TILES = both_directions(
     case("f32", b=1, h=1, q=150, k=40, d=70, causal=1),
     case("f16", b=1, h=1, q=65, k=200, d=128, causal=0),
     case("bf16", b=1, h=1, q=257, k=257, d=16, causal=1),
-    *(
-        case(precision, b=2, h=3, q=q, k=k, d=d, causal=causal)
-        for precision in ("bf16", "f16")
-        for d in (64, 128)
-        for q, k, causal in ((513, 513, 1), (200, 330, 1), (330, 77, 1), (65, 513, 0))
-    ),
+    *large_tiles("bf16", 64),
+    *large_tiles("f16", 128),
 )
+OTHER_TILES = both_directions(*large_tiles("bf16", 128), *large_tiles("f16", 64))
+"""The same code as in TILES, with the other precision."""
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))
@@ -39,9 +48,13 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
     assert (reply.status, "" if may_vary else reply.message) == (Status.OK, "")
 
 
-@pytest.mark.parametrize(
-    ("name", "case", "device"), [entry for entry in runnable(module.operator, TILES) if entry.values[0] in ("v3", "v4")]
-)
+def tiled(cases: Iterable[Case], *marks: pytest.MarkDecorator) -> list[Any]:
+    """Parameters for the variants that compute by tiles."""
+    entries = [entry for entry in runnable(module.operator, cases) if entry.values[0] in ("v3", "v4")]
+    return [pytest.param(*entry.values, id=entry.id, marks=marks) for entry in entries]
+
+
+@pytest.mark.parametrize(("name", "case", "device"), [*tiled(TILES), *tiled(OTHER_TILES, pytest.mark.nightly)])
 def test_all_tiles_are_right(operator: Operator, name: str, case: Case, device: str) -> None:
     reply = check_variant(operator, name, case, device)
     assert (reply.status, reply.message) == (Status.OK, "")
