@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,11 +77,12 @@ def test_a_trusting_harness_is_deceived_and_warpwatch_is_not(tmp_path: Path) -> 
     trusting = ExamResult("trusting", list(ask(str(file), *names).values()))
     assert {sitting.variant for sitting in trusting.deceived} == {"by_pointer", "returns_an_input"}
     assert (trusting.caught, trusting.accused, len(trusting.honest)) == ([], [], 2)
-    strict = ExamResult("warpwatch_bench", list(ask("warpwatch_bench", *names).values()))
-    assert (len(strict.caught), strict.accused, strict.deceived) == (2, [], [])
+    # Its check and its bench take seconds of each; the tests of the harness show that it catches the others.
+    strict = ExamResult("warpwatch_bench", list(ask("warpwatch_bench", *names[:2]).values()))
+    assert (len(strict.caught), strict.accused, strict.deceived) == (1, [], [])
     text = as_markdown([trusting, strict])
     assert "| trusting | 2 | 0 | 0 | 2 | 2 | 0 |" in text
-    assert "| warpwatch_bench | 2 | 2 | 0 | 0 | 2 | 0 |" in text
+    assert "| warpwatch_bench | 1 | 1 | 0 | 0 | 1 | 0 |" in text
 
 
 def test_a_script_checks_once_and_believes_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +147,22 @@ def test_the_command_refuses_what_it_cannot_ask(arguments: list[str], part: str)
     assert (done.exit_code, part in done.output) == (2, True), done.output
 
 
-def test_the_command_prints_and_writes_tables(tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(_adapter: str, _checkout: str, _device: str, rows: list[tuple[str, str, bool]]) -> Iterator[Sitting]:
+        for operator, variant, is_cheat in rows:
+            if operator == "captured":
+                yield Sitting(operator, variant, is_cheat, "not_run", "", None, f"{variant} has no implementation")
+            elif is_cheat:
+                yield Sitting(operator, variant, True, "caught", "check", None, "wrong")
+            else:
+                yield Sitting(operator, variant, False, "believed", "", 1e-3, "")
+
+    monkeypatch.setattr("warpwatch.worker.exam.sit", answer)
     file = tmp_path / "table.md"
     command = ["exam", "torch_benchmark", "--operators", "coarse,captured", "--markdown", str(file)]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert "4 of 4 cheats caught" in done.output
     assert "0 of 2 honest variants accused" in done.output
-    assert "1 not run: once_per_buffer has no implementation for cpu" in done.output
+    assert "1 not run: once_per_buffer has no implementation" in done.output
     assert "| torch_benchmark | 4 | 4 | 0 | 0 | 2 | 0 |" in file.read_text()

@@ -34,19 +34,17 @@ def bench(tools: Tools, url: str, sha: str, version: DefinitionsVersion | None, 
     return execute(request, tools, diary, tools.host.home / "traces")
 
 
-BESIDE_IN_CI = ("generator", "editable")
-"""Projects that every run also measures by definitions of another repository: a file that a program writes, and an
-installation that points into the checkout. The others are built the same way, and nightly measures them so."""
+IN_CI = {"own": ("versioneer", "cython", "cmake", "generator"), "beside": ("editable",)}
+"""Projects that every run measures by definitions in the commit itself, and by those of another repository. The others
+are built the same way, and nightly measures all of them in both ways."""
 
 
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
-        *((name, "own") for name in honest_builds.NAMES),
-        *(
-            pytest.param(name, "beside", marks=[] if name in BESIDE_IN_CI else [pytest.mark.nightly])
-            for name in honest_builds.NAMES
-        ),
+        pytest.param(name, mode, marks=[] if name in IN_CI[mode] else [pytest.mark.nightly])
+        for mode in IN_CI
+        for name in honest_builds.NAMES
     ],
 )
 def test_a_project_that_builds_itself_is_benched(tools: Tools, tmp_path: Path, name: str, mode: str) -> None:

@@ -21,11 +21,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, text
+from typer.testing import CliRunner
 
 from tests.builders import count
 from tests.conftest import FAST_AND_FORGETFUL
 from tests.waiting import wait_until
 from tests.worker.conftest import Repository, identify, processes_with
+from warpwatch.cli.app import app
 from warpwatch.contract.catalogue import CommitInfo
 from warpwatch.contract.data_folder import undelivered_folder, worker_key_file
 from warpwatch.contract.spec import JobSpec
@@ -456,6 +458,7 @@ def test_what_a_killed_worker_found_while_its_server_was_away_is_delivered(fleet
     fleet.until(lambda: not list(undelivered_folder(fleet.home).iterdir()))
 
 
+@pytest.mark.nightly
 def test_what_a_stopped_worker_found_while_its_server_was_away_is_kept(fleet: Fleet) -> None:
     """Its job goes on where it was, once the next worker has delivered what it found."""
     fleet.hold.touch()
@@ -530,25 +533,6 @@ def test_a_stopped_worker_hands_its_job_back_and_the_next_one_takes_it(fleet: Fl
     assert fleet.job(job).max_attempts == 4, "the interruption is no attempt"
 
 
-def test_a_worker_ends_by_itself_when_no_job_comes_and_after_its_time(fleet: Fleet) -> None:
-    for worker in fleet.workers:
-        worker.terminate()
-        worker.wait(30)
-    fleet.hold.touch()
-    job = fleet.submit("held")
-    limited = fleet.start("--until-idle", "1s", "--at-most", "15")
-    fleet.until_held(job)
-    assert limited.wait(60) == 0, "its time is over while the job runs"
-    assert [run.state for run in fleet.runs(job)] == ["lost"]
-    fleet.hold.unlink()
-    brief = fleet.start("--until-idle", "1")
-    assert brief.wait(60) == 0, "it ends after the job"
-    assert fleet.results(job) == [(2, "ok")]
-    wrong = fleet.start("--until-idle", "soon")
-    assert wrong.wait(30) == 2
-    fleet.start()
-
-
 def test_the_worker_of_a_revoked_key_ends_and_its_job_goes_on_elsewhere(fleet: Fleet) -> None:
     fleet.hold.touch()
     job = fleet.submit("held")
@@ -563,6 +547,24 @@ def test_the_worker_of_a_revoked_key_ends_and_its_job_goes_on_elsewhere(fleet: F
     fleet.hold.unlink()
     fleet.until(lambda: fleet.job(job).state == "done")
     assert fleet.results(job) == [(2, "ok")]
+
+
+def test_a_worker_ends_by_itself_when_no_job_comes_and_after_its_time(fleet: Fleet) -> None:
+    for worker in fleet.workers:
+        worker.terminate()
+        worker.wait(30)
+    fleet.hold.touch()
+    job = fleet.submit("held")
+    limited = fleet.start("--until-idle", "1s", "--at-most", "15")
+    fleet.until_held(job)
+    assert limited.wait(60) == 0, "its time is over while the job runs"
+    assert [run.state for run in fleet.runs(job)] == ["lost"]
+    fleet.hold.unlink()
+    brief = fleet.start("--until-idle", "1")
+    assert brief.wait(60) == 0, "it ends after the job"
+    assert fleet.results(job) == [(2, "ok")]
+    wrong = CliRunner().invoke(app, ["worker", "--until-idle", "soon"])
+    assert (wrong.exit_code, "--until-idle" in wrong.output) == (2, True)
 
 
 def _parent(pid: int) -> int:

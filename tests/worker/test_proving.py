@@ -127,22 +127,11 @@ def test_honest_code_that_looks_like_cheats_passes(tools: Tools) -> None:
 
 
 def test_the_command_prints_a_table_and_says_by_its_exit_code_whether_all_were_caught(tools: Tools) -> None:
-    values = os.environ | {"WARPWATCH_HOME": str(tools.host.home), "COLUMNS": "250"}
-    command = [
-        sys.executable,
-        "-m",
-        "warpwatch",
-        "prove",
-        "mutants",
-        "--device",
-        "cpu",
-        "--seeds",
-        "1",
-        "--operators",
-        "softmax",
-    ]
-    done = subprocess.run(command, env=values, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    values = {"WARPWATCH_HOME": str(tools.host.home), "COLUMNS": "250"}
+    command = ["prove", "mutants", "--device", "cpu", "--seeds", "1", "--operators", "softmax"]
+    # In this process, whose template the command's children come from.
+    done = CliRunner().invoke(app, command, env=values)
+    assert done.exit_code == 0, done.output
     assert "5 of 5 mutants caught and named" in done.stdout
     assert re.search(r"^softmax +5 +5 *$", done.stdout, re.MULTILINE)
     assert "0 false alarms" in done.stdout

@@ -255,6 +255,7 @@ def test_compilers_are_there_once_a_child_has_used_them(starter: Starter, monkey
     assert list(first._jail.inside.iterdir()) == []
 
 
+@pytest.mark.usefixtures("_without_torch")
 @pytest.mark.parametrize(("variant", "are_used"), [("native", False), ("compiled", True)])
 def test_native_variants_are_tried_without_compilers(
     starter: Starter, monkeypatch: pytest.MonkeyPatch, variant: str, are_used: bool
