@@ -120,10 +120,11 @@ def test_a_hundred_caches_are_planted_and_no_fault_among_honest_code() -> None:
     assert set(LONG_KINDS) == {"caches", "honest"}
 
 
-def test_honest_code_that_looks_like_cheats_passes(tools: Tools) -> None:
-    proof = prove("honest", tools, Diary(), seeds=1, operators=["losing", "signs"])
+@pytest.mark.parametrize("operator", [pytest.param("losing", marks=pytest.mark.nightly), "signs"])
+def test_honest_code_that_looks_like_cheats_passes(tools: Tools, operator: str) -> None:
+    proof = prove("honest", tools, Diary(), seeds=1, operators=[operator])
     assert proof.false_alarms == []
-    assert proof.clean_runs >= 30
+    assert proof.clean_runs >= 10
 
 
 def test_the_command_prints_a_table_and_says_by_its_exit_code_whether_all_were_caught(tools: Tools) -> None:
