@@ -180,25 +180,33 @@ def _with_new_gradients(
             yield CaseData(before.inputs, redraw().incoming)
 
 
-def _is_close(result: Tensor, oracle: Tensor) -> bool:
+def _is_close(result: Tensor, oracle: Tensor, least: float = _CLOSE) -> bool:
     if result.shape != oracle.shape or not result.numel():
         return False
     epsilon = torch.finfo(result.dtype).eps if result.dtype.is_floating_point else 0.0
     difference = torch.linalg.vector_norm(result.double() - oracle.double().to(result.device))
-    return bool(difference <= max(_CLOSE, 4 * epsilon) * float(torch.linalg.vector_norm(oracle.double())))
+    return bool(difference <= max(least, 4 * epsilon) * float(torch.linalg.vector_norm(oracle.double())))
 
 
-def _are_close(results: dict[str, Tensor], oracle: dict[str, Tensor]) -> bool:
-    return all(_is_close(value, oracle[name]) for name, value in results.items())
+def _are_close(results: dict[str, Tensor], oracle: dict[str, Tensor], least: float = _CLOSE) -> bool:
+    return all(_is_close(value, oracle[name], least) for name, value in results.items())
 
 
-def is_common(problem: CaseProblem, results: dict[str, Tensor], draw: Callable[[int], CaseData] | None = None) -> bool:
+def is_common(
+    problem: CaseProblem,
+    results: dict[str, Tensor],
+    draw: Callable[[int], CaseData] | None = None,
+    least: float = _CLOSE,
+) -> bool:
     """Whether chance may bring the results about: they are close to those of inputs that no call has had, or so few
-    answers exist that some of these inputs share theirs. draw: makes such inputs of a seed."""
+    answers exist that some of these inputs share theirs.
+
+    draw: makes such inputs of a seed. least: the difference up to which results are close, beside that of rounding.
+    """
     known = [results]
     for seed in _OTHER_SEEDS:
         oracle = problem.oracle((draw or problem.data)(seed))
-        if any(_are_close(answer, oracle) for answer in known):
+        if any(_are_close(answer, oracle, least) for answer in known):
             return True
         if sum(result.numel() for result in results.values()) <= _FEW_NUMBERS:
             known.append({name: oracle[name] for name in results})
