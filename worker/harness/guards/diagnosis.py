@@ -163,6 +163,15 @@ def count_wrong(
     return sum(verdicts), len(verdicts)
 
 
+def _in_time(numbers: Iterable[int]) -> Iterator[int]:
+    """The first two numbers, and further ones until a fifth of a second has passed: a large case takes seconds."""
+    begin = perf_counter_ns()
+    for index, number in enumerate(numbers):
+        if index >= 2 and perf_counter_ns() - begin > _CALLS_NS:
+            return
+        yield number
+
+
 def _is_right(run: Callable[[], dict[str, Tensor]], judge: Oracle) -> bool:
     with suppress(RuntimeError, WrongResultError):
         return judge.find_wrong(run()) is None
@@ -204,7 +213,7 @@ def is_common(
     draw: makes such inputs of a seed. least: the difference up to which results are close, beside that of rounding.
     """
     known = [results]
-    for seed in _OTHER_SEEDS:
+    for seed in _in_time(_OTHER_SEEDS):
         oracle = problem.oracle((draw or problem.data)(seed))
         if any(_are_close(answer, oracle, least) for answer in known):
             return True
@@ -223,14 +232,10 @@ def _is_right_only_untimed(problem: CaseProblem, redraw: Callable[[], CaseData],
             return _is_right(lambda: problem.run(draw()), judge)
 
     with ThreadPoolExecutor(1, "untimed calls") as thread:
-        for seed in _OTHER_SEEDS:
+        for seed in _in_time(_OTHER_SEEDS):
             thread.submit(call, partial(problem.data, seed)).result()
-        begin = perf_counter_ns()
-        for _ in range(_MOST_CALLS):
-            if not thread.submit(call).result():
-                return False
-            if perf_counter_ns() - begin > _CALLS_NS:
-                break
+        if not all(thread.submit(call).result() for _ in _in_time(range(_MOST_CALLS))):
+            return False
         order = random.sample([True, False] * _REPEATED, 2 * _REPEATED)
         return all(call() is False if is_timed else thread.submit(call).result() for is_timed in order)
 
