@@ -165,7 +165,7 @@ def test_a_noisy_host_says_that_it_could_not_tell(
     assert result.exit_code == 2, result.output
     assert "would hide a slow-down of 5 %" in result.output
     assert_all_say(tmp_path, "could not tell", "error", "action_required")
-    assert f'message="probe v1 {CASE}: could not tell: ' in (tmp_path / "r.xml").read_text()
+    assert f'message="probe v1 {CASE}: could not tell on cpu-2 at ' in (tmp_path / "r.xml").read_text()
 
 
 @pytest.mark.parametrize(("status", "code"), [(Status.WRONG, 1), (Status.CRASHED, 2), (Status.UNSUPPORTED, 0)])

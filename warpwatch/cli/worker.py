@@ -48,10 +48,10 @@ def worker(
 
     try:
         settings = load_settings()
+        limits = WorkerLimits(_seconds("--until-idle", until_idle), _seconds("--at-most", at_most))
         configure_logs(settings.log_format, logging.INFO)
         if settings.has_telemetry:
             telemetry.start("warpwatch-worker")
-        limits = WorkerLimits(_seconds("--until-idle", until_idle), _seconds("--at-most", at_most))
         name = choose_device(device)
         run_worker(settings, name, _server_of(settings, server, key), limits)
     except Stopped:
