@@ -152,8 +152,7 @@ def count_wrong(
     called before half of the calls, at random; on other inputs, because code may return what it has of these.
     """
     verdicts: list[bool] = []
-    begin = perf_counter_ns()
-    while len(verdicts) < _FEWEST_CALLS or (len(verdicts) < _MOST_CALLS and perf_counter_ns() - begin < _CALLS_NS):
+    for _ in _in_time(range(_MOST_CALLS), _FEWEST_CALLS):
         if random.random() < 0.5:
             with suppress(RuntimeError, WrongResultError):
                 between()
@@ -163,11 +162,11 @@ def count_wrong(
     return sum(verdicts), len(verdicts)
 
 
-def _in_time(numbers: Iterable[int]) -> Iterator[int]:
-    """The first two numbers, and further ones until a fifth of a second has passed: a large case takes seconds."""
+def _in_time(numbers: Iterable[int], fewest: int = 2) -> Iterator[int]:
+    """The first `fewest` numbers, and further ones until a fifth of a second has passed: a large case takes seconds."""
     begin = perf_counter_ns()
     for index, number in enumerate(numbers):
-        if index >= 2 and perf_counter_ns() - begin > _CALLS_NS:
+        if index >= fewest and perf_counter_ns() - begin >= _CALLS_NS:
             return
         yield number
 
