@@ -138,9 +138,9 @@ class PublicMarkup:
         # The links of a line stand between dots.
         lost_link = False
         for child in element.children:
-            is_first = not any(not isinstance(before, str) or before.strip() for before in children)
             if isinstance(child, str):
-                children.append(_FIRST_SEPARATOR.sub("", child) if lost_link and is_first else child)
+                is_first = lost_link and all(isinstance(text, str) and not text.strip() for text in children)
+                children.append(_FIRST_SEPARATOR.sub("", child) if is_first else child)
             elif (kept := inside._child(child)) is not None:
                 children.append(kept)
             elif child.tag == "a":
