@@ -1,13 +1,14 @@
 """Makes the example data of one device: operators of kernels/ at five commits, and the table of bench/.
 
-    make examples DEVICE=cuda:0
+    make examples DEVICE=cuda:0,cuda:1
     python bench/examples.py --device cuda:0 [--operators kron,gru] [--output FILE.wwb] [--table FILE.md]
 
 Every part is a `warpwatch run` with a results file of its own in --parts, so a run that was interrupted goes on with
-the first part that has none. Parts of the newest commit: checks and benches of the whole suite, which holds the sweeps
-over sizes that charts show, and a trace of each case of the table. Parts of four older commits, those that changed the
-native code of most operators: checks and benches of the cases of the table. In the end all parts are joined into one
-file, and the table is printed from that file, so that pages and table cannot differ.
+the first part that has none. Parts of the newest commit: checks and benches of the cases of the table and of the sweeps
+over a size that an operator's page answers a question from, and a trace of each variant in the first case. Parts of
+four older commits, those that changed the native code of most operators: checks and benches of the cases of the table.
+Each device takes the next part as soon as it is free. In the end all parts are joined into one file, and the table is
+printed from that file, so that pages and table cannot differ.
 
 Each part prints its minutes, and how many are left at this pace. --dry-run lists the parts.
 """
@@ -21,8 +22,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -100,37 +103,47 @@ GPU = {
 CPU = {"bpe_train": ["symbols=200000,merges=100,i32,fwd"]}
 """Operators that have no variant for a GPU: measured on the host of the GPU."""
 TABLED = GPU | CPU
+SWEPT = {
+    "bert_layer": [f"b=8,s=128,h=12,d=64,ffn=3072,sparsity={share},f32,fwd" for share in (50, 90, 95)],
+    "bpe_train": [f"symbols={symbols},merges=1000,i32,fwd" for symbols in (2000000, 16000000)],
+    "gru_step": [f"batch=8,embedding=256,hidden=512,vocab=5893,f32,{way}" for way in ("fwd", "bwd")]
+    + ["batch=128,embedding=256,hidden=512,vocab=5893,f32,bwd"],
+    "kron": [f"batch=1024,factors={factors},f32,fwd" for factors in ("8x8x8x8x8", "16x16x16x16", "128x128")],
+    "sparse24": ["tokens=8,n=4096,k=4096,train=0,f16,fwd"],
+    "spmm": [f"size=4096x4096,n=256,sparsity={share},f32,fwd" for share in (0, 25, 50, 75, 95, 99)]
+    + [f"size=4096x4096,n=256,sparsity={share},f32,bwd" for share in (50, 99)],
+}
+"""Cases beside those of the table: the points of charts over a size, by operator."""
+UNTRACED = {"bpe_train", "lottery", "seq2seq_train"}
+"""Operators without traces: one call makes thousands of launches, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One `warpwatch run`. cases: empty for the whole suite. is_traced: profiles instead of checks and benches."""
+    """One `warpwatch run`. is_traced: profiles instead of checks and benches."""
 
     sha: str
     operator: str
     cases: tuple[str, ...]
-    is_traced: bool
-    device: str
+    is_traced: bool = False
 
     @property
     def file(self) -> str:
-        extent = "traces" if self.is_traced else "cases" if self.cases else "suite"
-        return f"{self.sha[:12]}-{self.operator}-{extent}.wwb"
+        return f"{self.sha[:12]}-{self.operator}-{'traces' if self.is_traced else 'cases'}.wwb"
 
-    def command(self, output: Path) -> list[str]:
-        words = ["--commits", self.sha, "--operators", self.operator, "--device", self.device, "--output", str(output)]
-        words += ["--kinds", "profile" if self.is_traced else "check,bench", "--suite", "full", "--repository", "."]
-        cases = ["--cases", " ".join(self.cases)] if self.cases else []
-        return [str(ROOT / ".venv" / "bin" / "warpwatch"), "run", *words, *cases]
+    def command(self, device: str, output: Path) -> list[str]:
+        place = "cpu" if self.operator in CPU else device
+        words = ["--commits", self.sha, "--operators", self.operator, "--device", place, "--output", str(output)]
+        words += ["--kinds", "profile" if self.is_traced else "check,bench", "--repository", "."]
+        return [str(ROOT / ".venv" / "bin" / "warpwatch"), "run", *words, "--cases", " ".join(self.cases)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--device", default="cuda:0", help="devices of one model, separated by commas")
     parser.add_argument("--operators", default=",".join(TABLED), help="separated by commas; default: all of kernels/")
     parser.add_argument("--commit", default="HEAD", help="the newest commit to measure")
     parser.add_argument("--older", type=int, default=OLDER_COMMITS, help="so many older commits")
-    parser.add_argument("--suite", choices=("full", "cases"), default="full", help="cases: those of the table alone")
     parser.add_argument("--parts", type=Path, default=ROOT / "build" / "examples", help="folder of the parts' files")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "example" / "h200.wwb")
     parser.add_argument("--table", type=Path, help="document whose tables are printed anew")
@@ -139,12 +152,12 @@ def main() -> int:
     operators = given.operators.split(",")
     if unknown := sorted(set(operators) - set(TABLED)):
         parser.error(f"--operators {','.join(unknown)}: choose from {', '.join(TABLED)}")
-    parts = plan(given.commit, given.older, operators, given.device, whole=given.suite == "full")
+    parts = plan(given.commit, given.older, operators)
     if given.dry_run:
         print("\n".join(part.file for part in parts))
         return 0
     given.parts.mkdir(parents=True, exist_ok=True)
-    measure(parts, given.parts)
+    measure(parts, given.device.split(","), given.parts)
     files = [given.parts / part.file for part in parts if (given.parts / part.file).exists()]
     if not files:
         print("no part has results", file=sys.stderr)
@@ -156,21 +169,17 @@ def main() -> int:
     return 0
 
 
-def plan(commit: str, older: int, operators: Sequence[str], device: str, *, whole: bool) -> list[Part]:
+def plan(commit: str, older: int, operators: Sequence[str]) -> list[Part]:
     """The parts, oldest commit first, so that a file lists its jobs as they would have been done."""
     newest = git("rev-parse", f"{commit}^{{commit}}").strip()
     changed = changes(newest)
     parts = []
-    for sha in [*choose_commits(changed, operators, older), newest]:
-        for operator in operators:
-            cases = tuple(TABLED[operator])
-            place = "cpu" if operator in CPU else device
-            if sha == newest:
-                parts.append(Part(sha, operator, () if whole else cases, False, place))
-                parts.append(Part(sha, operator, cases, True, place))
-            elif operator in changed[sha]:
-                parts.append(Part(sha, operator, cases, False, place))
-    return parts
+    for sha in choose_commits(changed, operators, older):
+        parts += [Part(sha, operator, tuple(TABLED[operator])) for operator in operators if operator in changed[sha]]
+    for operator in operators:
+        parts.append(Part(newest, operator, (*TABLED[operator], *SWEPT.get(operator, ()))))
+    traced = [operator for operator in operators if operator not in UNTRACED]
+    return parts + [Part(newest, operator, (TABLED[operator][0],), is_traced=True) for operator in traced]
 
 
 def changes(newest: str) -> dict[str, set[str]]:
@@ -196,22 +205,30 @@ def choose_commits(changed: dict[str, set[str]], operators: Iterable[str], count
     return sorted(chosen, key=order.index, reverse=True)
 
 
-def measure(parts: Sequence[Part], folder: Path) -> None:
+def measure(parts: Sequence[Part], devices: Sequence[str], folder: Path) -> None:
     """Runs the parts that have no results file yet. A part that fails leaves none, and the next run tries it again."""
     missing = [part for part in parts if not (folder / part.file).exists()]
     print(f"{len(parts)} parts, {len(parts) - len(missing)} of them measured before", flush=True)
     began = time.monotonic()
-    for number, part in enumerate(missing, 1):
-        started = time.monotonic()
-        # It exits 1 where a result is wrong, and 2 where it was interrupted, with a file of what it had measured.
-        output = folder / f"{part.file}.unfinished"
-        status = subprocess.run(part.command(output), cwd=ROOT, stdout=subprocess.DEVNULL).returncode
-        if status in (0, 1) and output.exists():
-            output.rename(folder / part.file)
-        minutes = (time.monotonic() - started) / 60
-        rest = (time.monotonic() - began) / 60 / number * (len(missing) - number)
-        outcome = "" if (folder / part.file).exists() else f", no results (exit {status})"
-        print(f"[{number}/{len(missing)}] {part.file}: {minutes:.1f} min{outcome}; {rest:.0f} min left", flush=True)
+    # Devices share the iterators: each takes the next part of a list.
+    waiting, ended = iter(missing), count(1)
+
+    def measure_on(device: str) -> None:
+        for part in waiting:
+            started = time.monotonic()
+            # It exits 1 where a result is wrong, and 2 where it was interrupted, with a file of what it had measured.
+            output = folder / f"{part.file}.unfinished"
+            status = subprocess.run(part.command(device, output), cwd=ROOT, stdout=subprocess.DEVNULL).returncode
+            if status in (0, 1) and output.exists():
+                output.rename(folder / part.file)
+            minutes = (time.monotonic() - started) / 60
+            number = next(ended)
+            rest = (time.monotonic() - began) / 60 / number * (len(missing) - number)
+            outcome = "" if (folder / part.file).exists() else f", no results (exit {status})"
+            print(f"[{number}/{len(missing)}] {part.file}: {minutes:.1f} min{outcome}; {rest:.0f} min left", flush=True)
+
+    with ThreadPoolExecutor(len(devices)) as threads:
+        list(threads.map(measure_on, devices))
 
 
 def join(files: Sequence[Path], output: Path) -> None:

@@ -190,10 +190,12 @@ def triton_int8(a: Tensor, b: Tensor, a_scale: Tensor | None, b_scale: Tensor | 
     c = torch.empty((m, n), dtype=dtype, device=a.device)
     is_scaled = a_scale is not None and b_scale is not None
     strides = [0 if s is None or len(s) == 1 else s.stride(0) for s in (a_scale, b_scale)]
-    side = 64 if m <= 64 else 128
-    grid = (triton.cdiv(m, side) * triton.cdiv(n, 128),)
+    # Few rows read B once and wait for it: narrow tiles make enough programs, and long ones enough loads in flight.
+    rows, columns, depth, stages, warps = (32, 32, 256, 5, 4) if m <= 64 else (128, 128, 64, 3, 8)
+    grid = (triton.cdiv(m, rows) * triton.cdiv(n, columns),)
     # Without scales the kernel reads none, whatever their pointer is.
     pointers = (a, b, a_scale, b_scale, c) if is_scaled else (a, b, a, b, c)
     sizes = (m, n, k, *a.stride(), *b.stride(), *strides)
-    int8_product[grid](*pointers, *sizes, is_scaled, side, 128, 64, 8, triton_interpreted(), num_warps=8)
+    tile = (rows, columns, depth, 8, triton_interpreted())
+    int8_product[grid](*pointers, *sizes, is_scaled, *tile, num_stages=stages, num_warps=warps)
     return c
