@@ -212,12 +212,15 @@ else:
         block_n: tl.constexpr,
         block_k: tl.constexpr,
         group: tl.constexpr,
+        by_block: tl.constexpr,
         is_e8m0: tl.constexpr,
         widen: tl.constexpr,
     ):
-        """A scale of a row serves block_k columns, and a scale of b serves b_height rows. Each block of k is a sum of
-        its own in the tensor cores, and is added in f32: that is the promotion of the accumulator."""
+        """A scale of a row serves block_k columns, or all where by_block is false, and a scale of b serves b_height
+        rows. Each block of k is a sum of its own in the tensor cores, and is added in f32: that is the promotion of the
+        accumulator."""
         i, j = grouped_tile(m, n, block_m, block_n, group)
+        left_at, right_at = a_scale + i * a_scale_m, b_scale + j // b_height * b_scale_n
         total = tl.zeros((block_m, block_n), tl.float32)
         for block in range(0, tl.cdiv(k, block_k)):
             s = block * block_k + tl.arange(0, block_k)
@@ -225,9 +228,14 @@ else:
             y = tl.load(b + s[:, None] * b_k + j[None, :] * b_n, (s[:, None] < k) & (j[None, :] < n), 0.0)
             if widen:
                 x, y = x.to(tl.float32), y.to(tl.float32)
-            left = scale_of(a_scale + i * a_scale_m + block * a_scale_k, i < m, is_e8m0)
-            right = scale_of(b_scale + j // b_height * b_scale_n + block * b_scale_k, j < n, is_e8m0)
-            total += tl.dot(x, y) * left[:, None] * right[None, :]
+            if by_block:
+                left = scale_of(left_at + block * a_scale_k, i < m, is_e8m0)
+                right = scale_of(right_at + block * b_scale_k, j < n, is_e8m0)
+                total += tl.dot(x, y) * left[:, None] * right[None, :]
+            else:
+                total += tl.dot(x, y)
+        if not by_block:
+            total *= scale_of(left_at, i < m, is_e8m0)[:, None] * scale_of(right_at, j < n, is_e8m0)[None, :]
         tl.store(c + i[:, None] * n + j[None, :], total.to(c.dtype.element_ty), (i[:, None] < m) & (j[None, :] < n))
 
 
@@ -253,6 +261,8 @@ def triton_scaled(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, dtype:
         a_scale, b_scale = a_scale.view(torch.uint8), b_scale.view(torch.uint8)
     side = 64 if m <= 64 else 128
     grid = (triton.cdiv(m, side) * triton.cdiv(n, 128),)
+    by_block = a_scale.shape[1] > 1 or b_scale.shape[1] > 1
     arguments = (a, b, a_scale, b_scale, c, m, n, k, *a.stride(), *b.stride(), *strides, height)
-    scaled_product[grid](*arguments, side, 128, width, 8, is_e8m0, triton_interpreted(), num_warps=8)
+    tile = (side, 128, width, 8, by_block, is_e8m0, triton_interpreted())
+    scaled_product[grid](*arguments, *tile, num_stages=4, num_warps=8)
     return c

@@ -88,7 +88,8 @@ struct Plan {
 };
 
 // One handle per device, made when it is first needed and kept: the driver takes it back when the process ends.
-std::mutex lock;
+// A thread may come back while it holds the lock: an allocation can run Python, whose garbage collector forgets plans.
+std::recursive_mutex lock;
 std::map<int, Handle> handles;
 std::map<int64_t, Plan> plans;
 int64_t last_plan = 0;
@@ -174,7 +175,7 @@ std::tuple<int64_t, Tensor, Tensor, Tensor> cusparse_plan(const Tensor& crow, co
                                                           const Tensor& b, int64_t algorithm, bool gradients) {
   require_packed({&crow, &col, &values, &b});
   const warpwatch::DeviceGuard guard(b.get_device_index());
-  const std::lock_guard<std::mutex> guarded(lock);
+  const std::lock_guard<std::recursive_mutex> guarded(lock);
   Plan plan{.of_a = {pointer(crow), pointer(col), pointer(values)},
             .m = crow.numel() - 1,
             .k = b.size(0),
@@ -199,7 +200,7 @@ Tensor cusparse(const Tensor& crow, const Tensor& col, const Tensor& values, con
                 int64_t number) {
   require_packed({&crow, &col, &values, &b});
   const warpwatch::DeviceGuard guard(b.get_device_index());
-  const std::lock_guard<std::mutex> guarded(lock);
+  const std::lock_guard<std::recursive_mutex> guarded(lock);
   Plan& plan = plan_of(number);
   point_at(plan, crow, col, values);
   const int64_t size[] = {plan.m, plan.n};
@@ -218,7 +219,7 @@ Tensor cusparse_transposed(const Tensor& crow, const Tensor& col, const Tensor& 
   require_packed({&crow, &col, &values});
   const warpwatch::DeviceGuard guard(g_given.get_device_index());
   const Tensor g = warpwatch::contiguous(g_given);
-  const std::lock_guard<std::mutex> guarded(lock);
+  const std::lock_guard<std::recursive_mutex> guarded(lock);
   Plan& plan = plan_of(number);
   STD_TORCH_CHECK(k == plan.k, "the plan is for another shape");
   point_at(plan, crow, col, values);
@@ -238,7 +239,7 @@ Tensor cusparse_sampled(const Tensor& crow, const Tensor& col, const Tensor& g_g
   require_packed({&crow, &col, &b});
   const warpwatch::DeviceGuard guard(b.get_device_index());
   const Tensor g = warpwatch::contiguous(g_given);
-  const std::lock_guard<std::mutex> guarded(lock);
+  const std::lock_guard<std::recursive_mutex> guarded(lock);
   Plan& plan = plan_of(number);
   const int64_t size[] = {plan.nnz};
   // It adds to beta times the old contents, and zero times NaN is NaN.
@@ -254,7 +255,7 @@ Tensor cusparse_sampled(const Tensor& crow, const Tensor& col, const Tensor& g_g
 }
 
 void cusparse_forget(int64_t number) {
-  const std::lock_guard<std::mutex> guarded(lock);
+  const std::lock_guard<std::recursive_mutex> guarded(lock);
   const auto found = plans.find(number);
   if (found == plans.end()) return;
   destroy(found->second);
@@ -262,7 +263,7 @@ void cusparse_forget(int64_t number) {
 }
 
 int64_t cusparse_plans() {
-  const std::lock_guard<std::mutex> guarded(lock);
+  const std::lock_guard<std::recursive_mutex> guarded(lock);
   return static_cast<int64_t>(plans.size());
 }
 
