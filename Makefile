@@ -128,7 +128,7 @@ shots: $(VENV)/.develop browser  ## Take the pictures of the documents from the 
 	$(BIN)/python -m tests.shots
 
 # An interrupted run goes on where it was when it is started again; with new commits it begins anew.
-examples: $(VENV)/.develop  ## Measure the example data and bench/h200.md on DEVICE; resumable, hours for all on a GPU.
+examples: $(VENV)/.develop  ## Measure the example data and bench/h200.md on DEVICE; resumable, an hour on two GPUs.
 	$(BIN)/python bench/examples.py --device $(or $(DEVICE),cuda:0) --table bench/h200.md $(ARGS)
 
 lock: $(BIN)/uv constraints.in  ## Choose the newest versions that fit, and pin them in constraints.txt.

@@ -41,6 +41,6 @@ def test_each_address_shows_what_its_row_quotes(client: TestClient) -> None:
 
 
 def test_launches_of_an_operator_without_a_trace_say_how_to_record_them(client: TestClient) -> None:
-    page = client.get("/runs/traces?repository=example-h200&operator=bert_layer&view=launches").text
-    assert "--kinds profile --output traces.wwb --operators bert_layer" in page
+    page = client.get("/runs/traces?repository=example-h200&operator=spmm&view=launches").text
+    assert "--kinds profile --output traces.wwb --operators spmm" in page
     assert "warpwatch submit" not in page, "example data cannot be measured here"
