@@ -70,6 +70,16 @@ def test_the_elements_that_differ_between_two_calls_are_counted(harness: Harness
     assert (reply.moving, reply.differing) == (["y"], 1)
 
 
+def test_bits_that_every_call_draws_anew_are_no_dependence_on_other_rows(harness: Harness) -> None:
+    replies = [check(harness, "drawn") for _ in range(40)]
+    for reply in replies:
+        assert reply.batch is not None
+        assert reply.batch.state is not DEPENDENT
+        is_named = "differ from call to call" in reply.batch.note
+        assert (is_named, is_named) == (reply.moving == ["y"], bool(reply.differing)), reply
+    assert len([reply for reply in replies if reply.moving]) > 30, "three of four calls differ from the first"
+
+
 def test_the_first_use_of_a_variant_in_a_process_is_timed(
     repository: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,8 @@
 
 Rows from the middle of a batch run once more as a batch of their own, and the bits of their results are compared with
 those in the whole batch. A kernel that divides its work by the size of the batch adds in another order there, and stays
-right within the tolerance: this is a fact for users who need the same answer in every batch, and no failure.
+right within the tolerance: this is a fact for users who need the same answer in every batch, and no failure. Results
+may differ from call to call as well, and two calls agree now and then. So a difference is repeated before it counts.
 
 It applies where the leading dimension of a result counts rows that the reference computes independently. Which size of
 a case that is, the operator declares, or its cases show by varying it: a variant that was written for one size must not
@@ -28,6 +29,10 @@ _SAME = 1e-9
 """Relative norm by which two float64 references of the same rows may differ."""
 _VERIFIED = 2
 """Rows that the reference computes alone, to see whether they are independent."""
+_REPEATED = 4
+"""Further calls, of the whole batch and of its part each, that must show a difference. Bits that calls draw by chance
+pass for a dependence on other rows once in 1,000 checks if two calls agree in half of all cases, and else less often.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +53,44 @@ class BatchScope:
         return slice(start, start + count)
 
 
-def compare_rows(context: ProbeContext, data: CaseData, results: dict[str, Tensor], *, is_steady: bool) -> BatchRows:
-    """Compares rows that run alone with the same rows in the whole batch.
+class _UnsteadyError(NotProbedError):
+    """Results differ from call to call. moved: how many elements of each differ between two calls."""
 
-    data, results: of a call of the whole batch. is_steady: whether two such calls gave the same bits. Raises only when
-    the CUDA context is lost.
+    def __init__(self, moved: dict[str, int]) -> None:
+        super().__init__("the results differ from call to call")
+        self.moved = moved
+
+
+def count_moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> dict[str, int]:
+    """How many elements of each result have other bits in another call, without the results in which none has."""
+    counts = {name: int((bits(before[name]) != bits(after[name])).sum()) for name in before}
+    return {name: count for name, count in counts.items() if count}
+
+
+def compare_rows(
+    context: ProbeContext, data: CaseData, results: dict[str, Tensor], moved: dict[str, int]
+) -> tuple[BatchRows, dict[str, int]]:
+    """Compares rows that run alone with the same rows in the whole batch; returns with it what is known to differ from
+    call to call.
+
+    data, results: of a call of the whole batch. moved: see count_moved, of two such calls. Raises only when the CUDA
+    context is lost.
     """
     try:
-        if not is_steady:
-            raise NotProbedError("the results differ from call to call")
+        if moved:
+            raise _UnsteadyError(moved)
         rows = _find_rows(context)
-        return _run_alone(context.problem, rows, data, results)
+        return _run_alone(context.problem, rows, data, results), moved
+    except _UnsteadyError as unsteady:
+        return BatchRows(BatchState.NOT_APPLICABLE, note=str(unsteady)), unsteady.moved
     except NotProbedError as reason:
-        return BatchRows(BatchState.NOT_APPLICABLE, note=str(reason))
+        return BatchRows(BatchState.NOT_APPLICABLE, note=str(reason)), moved
     except Exception as error:
         if not device_works(context.problem.device):
             error.add_note("A part of the batch raised this.")
             raise
-        return BatchRows(BatchState.NOT_APPLICABLE, note=f"a part of the batch does not run: {first_line(error)}")
+        note = f"a part of the batch does not run: {first_line(error)}"
+        return BatchRows(BatchState.NOT_APPLICABLE, note=note), moved
 
 
 def _run_alone(problem: CaseProblem, rows: BatchScope, data: CaseData, results: dict[str, Tensor]) -> BatchRows:
@@ -75,16 +100,49 @@ def _run_alone(problem: CaseProblem, rows: BatchScope, data: CaseData, results: 
     reason = problem.variant.reason_unsupported(replace(problem.case, sizes=sizes), kind)
     if reason is not None:
         raise NotProbedError(f"the variant does not support {rows.name}={count}: {reason}")
+    part = _cut(data, rows, rows.middle)
     with no_recompilation():
-        alone = problem.run(_cut(data, rows, rows.middle))
-    compared = changed = 0
+        alone = problem.run(part)
+    changed = _changed_rows(rows, alone, results)
+    if changed.any():
+        changed = _repeat(problem, rows, (data, results), (part, alone), changed)
+    state = BatchState.DEPENDENT if changed.any() else BatchState.INVARIANT
+    return BatchRows(state, changed.numel(), int(changed.sum()))
+
+
+def _changed_rows(rows: BatchScope, alone: dict[str, Tensor], results: dict[str, Tensor]) -> Tensor:
+    """Which rows have other bits alone than in the whole batch, those of all results behind one another."""
+    changed = []
     for name in rows.results:
         together = results[name][rows.middle]
         if alone[name].shape != together.shape:
             raise NotProbedError(f"{name} of a part of the batch has another shape")
-        differs = (bits(alone[name]) != bits(together)).reshape(count, -1).any(1)
-        compared, changed = compared + count, changed + int(differs.sum())
-    return BatchRows(BatchState.DEPENDENT if changed else BatchState.INVARIANT, compared, changed)
+        changed.append((bits(alone[name]) != bits(together)).reshape(len(together), -1).any(1))
+    return torch.cat(changed)
+
+
+def _repeat(
+    problem: CaseProblem,
+    rows: BatchScope,
+    whole: tuple[CaseData, dict[str, Tensor]],
+    part: tuple[CaseData, dict[str, Tensor]],
+    changed: Tensor,
+) -> Tensor:
+    """Which of the changed rows are changed in each of several further calls; _UnsteadyError where the results differ
+    from call to call instead.
+
+    whole, part: the data and the results of the whole batch and of a part of it.
+    """
+    for _ in range(_REPEATED):
+        moved = count_moved(whole[1], problem.run(whole[0]))
+        if moved:
+            raise _UnsteadyError(moved)
+        with no_recompilation():
+            alone = problem.run(part[0])
+        changed = changed & _changed_rows(rows, alone, whole[1])
+        if not changed.any():
+            raise _UnsteadyError(count_moved(part[1], alone))
+    return changed
 
 
 def _find_rows(context: ProbeContext) -> BatchScope:

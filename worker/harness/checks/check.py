@@ -28,7 +28,7 @@ from ..problem import CaseData, CaseProblem, Progress, bits, poison_memory
 from ..profile.choices import recorded_choices
 from ..profile.launches import LaunchRecording, describe
 from ..turns import STOPWATCH
-from .batch import compare_rows
+from .batch import compare_rows, count_moved
 from .probes import ProbeContext, ProbeHistory, run_probes
 
 _SECOND_SEED = 1_000_003
@@ -70,19 +70,18 @@ def check(
         with launches.recording() if launches is not None else nullcontext() as recorded:
             third = problem.run(live)
         launched = describe(recorded, list(third.values()))
-        moved = [name for name in first_copy if not torch.equal(bits(first_copy[name]), bits(third[name]))]
-        differing = sum(int((bits(first_copy[name]) != bits(third[name])).sum()) for name in moved)
-        note = f"Nondeterministic: {', '.join(moved)} differ between two calls on the same inputs" if moved else ""
+        moved = count_moved(first_copy, third)
         curves = None if problem.records else problem.operator.curves(problem.case, *first.values())
         del first, third
         context = ProbeContext(problem, seed, problem.data(seed + _SECOND_SEED), oracle, history)
-        batch = compare_rows(context, live, first_copy, is_steady=not moved)
+        batch, moved = compare_rows(context, live, first_copy, moved)
         del first_copy, live
         probes = run_probes(context, progress)
     failing = [probe.name for probe in probes if probe.status == "wrong"]
     wrong = [f"{probe.name}: {probe.message}" for probe in probes if probe.status == "wrong"]
     if wrong:
         return CheckReply(Status.WRONG, "\n".join(wrong), seed, first_errors, probes, Fault.PROBE, failing)
+    note = f"Nondeterministic: {', '.join(moved)} differ between two calls on the same inputs" if moved else ""
     counters = {"first_call": Counter("seconds", seconds, seconds, seconds, 1)}
     return CheckReply(
         Status.OK,
@@ -91,8 +90,8 @@ def check(
         first_errors,
         probes,
         curves=curves,
-        moving=moved,
-        differing=differing,
+        moving=list(moved),
+        differing=sum(moved.values()),
         batch=batch,
         counters=counters,
         launched=None if launched is None else replace(launched, choices=choices),

@@ -1,5 +1,7 @@
 """y = 3x + 1 for rows of a batch, by right variants whose bits depend on different things."""
 
+import random
+
 import torch
 
 from kernels._shared import cost_per_element
@@ -24,6 +26,7 @@ operator = Operator(
     cases={"quick": (*both_directions(case(rows=8, n=8)), case(rows=5, n=4), case(rows=2, n=4))},
 )
 calls = 0
+drawn = random.Random(0)
 
 
 @operator.variant("alone", idea="each row by itself")
@@ -49,6 +52,11 @@ def unsteady(x, shift):
     if calls // 2 % 2:
         y[0, 0] = torch.nextafter(y[0, 0], y[0, 0] + 1)
     return y
+
+
+@operator.variant("drawn", idea="each call draws one of four last bits")
+def draws(x, shift):
+    return (3 * x + shift) * (1 + 1.2e-7 * drawn.randrange(4))
 
 
 @operator.variant("one_size", idea="written for whole batches")
