@@ -106,13 +106,14 @@ class Judge(Background):
                 # Verdicts are about branches, and a trial may store commits that no branch had before.
                 follow_branches(self._database, self._settings, repository_id)
                 stored = self._stored_commits(repository_id)
+                # A report is complete as soon as its jobs are judged, and it says what was traded.
+                record_trades(self._database, job.commit_id, job.operator_id, job.device_id)
                 with telemetry.span("judge", job.trace_parent, job_id=job.id):
                     judge_job(self._database, mirrors, job, self._settings.trial_share)
                 if self._stored_commits(repository_id) != stored:
                     follow_branches(self._database, self._settings, repository_id)
                 imported_at = job.finished_at if origin.origin in IMPORTED else None
                 close_changes(self._database, mirrors, job.operator_id, job.device_id, imported_at)
-                record_trades(self._database, job.commit_id, job.operator_id, job.device_id)
                 if imported_at is None and job.state == JobState.DONE:
                     follow_environment(self._database, mirrors.of(origin), job)
                 if origin.confirm:

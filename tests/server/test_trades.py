@@ -23,7 +23,7 @@ from warpwatch.contract.words import BatchState, Status
 from warpwatch.db import registry
 from warpwatch.db.database import Database
 from warpwatch.db.outcomes import list_exported_runs, read_outcome
-from warpwatch.server.judge import Judge
+from warpwatch.server.judge import Judge, interpreter
 from warpwatch.server.judge.interpreter import record_trades
 from warpwatch.server.reports.trade_words import trade_words
 from warpwatch.server.verdicts.trades import LEAST_SHARE
@@ -305,6 +305,22 @@ def test_one_line_says_what_was_traded_for_what(
     assert report["traded"] == f"square v1: {line}"
     assert "Beside the time: square v1: hot −12.0" in client.get("/api/v1/submissions/4/report.md").text
     assert client.get("/api/v1/submissions/2/report").json()["traded"] is None
+
+
+def test_the_report_of_a_submission_that_was_judged_says_what_was_traded(
+    client: TestClient, lab: Lab, settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[dict[str, Any]] = []
+
+    def close(*_: Any) -> None:
+        reports.append(client.get("/api/v1/submissions/2/report").json())
+
+    bench_with_memory(lab, 0, 10_000.0, 4e6)
+    bench_with_memory(lab, 1, 10_000.0, 9e6)
+    monkeypatch.setattr(interpreter, "close_changes", close)
+    Judge(settings, database).sweep()
+    assert reports[-1]["pending"] == 0
+    assert reports[-1]["traded"] == "square v1: memory +125.0\u2009%"
 
 
 def test_a_cost_stays_in_the_inbox_until_it_is_given_back(client: TestClient, lab: Lab) -> None:
