@@ -354,9 +354,8 @@ def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: O
     timed = [window for window in windows if window.time_kind != Signal.LAUNCH]
     sources, shifts = _read_shifts(mirror, origin.operator, point.sha, timed, common)
     drifts = _find_drifts(facts, point, sources)
-    candidates = [
-        item for item in find_candidates(windows, known) if not facts.is_awaited(item.base_ordinal, item.head_ordinal)
-    ]
+    candidates = find_candidates(windows, known, is_complete=not facts.awaited)
+    candidates = [item for item in candidates if not facts.is_awaited(item.base_ordinal, item.head_ordinal)]
     # What was measured elsewhere cannot be measured again, so history has the last word unless a file brought a trial.
     final, withdrawn = find_unpaired(windows, known) if imported_job_id else ([], [])
     pairs = {item.pair for item in (*candidates, *final)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from warpwatch.contract.words import Cause
+from warpwatch.contract.words import Cause, Verdict
 from warpwatch.db.reads.judging import KnownChange
 
 ALLOWED = 0.02
@@ -49,6 +49,17 @@ def find_bar(changes: Iterable[KnownChange], readings: int) -> SuspicionBar:
     asked = [change for change in changes if change.cause == Cause.HISTORY and change.asked]
     tried, dismissed = sum(len(change.series) for change in asked), sum(len(change.dismissed) for change in asked)
     return SuspicionBar(tried, dismissed, required_score(dismissed, readings))
+
+
+def has_budget(changes: Iterable[KnownChange], readings: int) -> bool:
+    """Whether series of an operator on a device may be compared for their code alone, on a host that is always busy.
+
+    changes, readings: as of find_bar. As many may show nothing as the bar allows. Those that code asked for count, too,
+    and so do those that have yet to answer, because a busy host gets through few comparisons.
+    """
+    asked = [change for change in changes if change.cause != Cause.STATUS and change.asked]
+    unconfirmed = [item.dismissed if item.verdict == Verdict.CONFIRMED else item.series for item in asked]
+    return sum(map(len, unconfirmed)) + 1 <= CREDIT + ALLOWED * readings
 
 
 def required_score(dismissed: int, readings: int) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from warpwatch.contract.words import ChangeDirection, Verdict
 from warpwatch.db.reads.judging import KnownChange
-from warpwatch.server.verdicts.bar import SuspicionBar, find_bar
+from warpwatch.server.verdicts.bar import SuspicionBar, find_bar, has_budget
 
 
 class KnownRegressions:
@@ -18,6 +18,10 @@ class KnownRegressions:
     def bar(self, readings: int) -> SuspicionBar:
         """How large a shift must be to be compared, with so many readings of all series."""
         return find_bar(self._changes, readings)
+
+    def has_budget(self, readings: int) -> bool:
+        """Whether code may be compared on a busy host, with so many readings of all series."""
+        return has_budget(self._changes, readings)
 
     def is_known(self, series_id: int, direction: str, base: int, head: int) -> bool:
         """Whether a change of a series between two commits is nothing new: located, being bisected, or tried before."""

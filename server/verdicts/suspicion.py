@@ -4,7 +4,7 @@ change, and checks of what was right before and is broken now."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from math import exp, expm1, log
@@ -287,6 +287,28 @@ class SeriesWindow:
             return None
         return self.levels[max(0, first - EDGE)], self.levels[last + EDGE]
 
+    def unseen_range(
+        self, known: KnownRegressions, sought: Collection[tuple[int, int]]
+    ) -> tuple[CommitLevel, CommitLevel] | None:
+        """The widest range of commits around a new point of a busy host in which no trial looked, from a commit that a
+        quiet host measured, if there is one; None where trials looked on both sides of the point.
+
+        sought: ordinals between which trials are about to look.
+        """
+        here = [level.commit_id for level in self.levels].index(self.commit_id)
+        quiet = {row.commit_id for row in self.rows if not _is_busy(row)}
+        unseen = [
+            not known.is_tried(self.first.series_id, base.ordinal, head.ordinal)
+            and not any(first <= base.ordinal and head.ordinal <= last for first, last in sought)
+            for base, head in pairwise(self.levels)
+        ]
+        first = last = here
+        while first and unseen[first - 1] and self.levels[first].commit_id not in quiet:
+            first -= 1
+        while last < len(unseen) and unseen[last]:
+            last += 1
+        return (self.levels[first], self.levels[last]) if first < last else None
+
     def before_environment(self) -> ObservedReading | None:
         """The last reading before the environment changed, if the new point is the first one since."""
         return self.elsewhere[-1] if self.elsewhere and self.levels[0].commit_id == self.commit_id else None
@@ -307,6 +329,11 @@ class SeriesWindow:
 
     def _noise(self) -> Noise:
         return learn([_reading(row) for row in self.rows if row.commit_id != self.commit_id], self.time_kind)
+
+
+def _is_busy(row: ObservedReading) -> bool:
+    """Whether a reading was taken on a busy host."""
+    return row.load is not None and row.load > BUSY_LOAD
 
 
 def _is_shown_by_all(readings: Sequence[ObservedReading], level_ns: float, ratio: float) -> bool:
@@ -348,7 +375,7 @@ def windows_of(
                 here.append(row)
             else:
                 here.append(_without(row, common.get((row.commit_id, row.card_id), 0.0) - offset))
-        quiet = [row for row in here if row.load is None or row.load <= BUSY_LOAD]
+        quiet = [row for row in here if not _is_busy(row)]
         is_busy = not any(row.commit_id == commit_id for row in quiet)
         # Where hardly any reading before is of a quiet host, the others are better than none: a comparison decides.
         before = {row.commit_id for row in quiet} - {commit_id}
@@ -359,11 +386,17 @@ def windows_of(
     return windows
 
 
-def find_candidates(windows: Sequence[SeriesWindow], known: KnownRegressions) -> list[Candidate]:
+def find_candidates(
+    windows: Sequence[SeriesWindow], known: KnownRegressions, *, is_complete: bool = True
+) -> list[Candidate]:
     """All changes of the series that nothing known explains, and that are large enough where comparisons showed no
-    change again and again. windows: of all series of the operator."""
+    change again and again. windows: of all series of the operator. is_complete: whether the submission has measured
+    all of its commits."""
     least = bar_of(windows, known).score
-    return [candidate for window in windows for candidate in _candidates_of(window, known, least)]
+    candidates = [candidate for window in windows for candidate in _candidates_of(window, known, least)]
+    if is_complete and known.has_budget(sum(len(window.rows) for window in windows)):
+        candidates += [item for window in windows for item in _busy_candidates_of(window, known, candidates)]
+    return candidates
 
 
 def bar_of(windows: Sequence[SeriesWindow], known: KnownRegressions) -> SuspicionBar:
@@ -452,6 +485,22 @@ def _candidates_of(window: SeriesWindow, known: KnownRegressions, least: float) 
         is_noticed = (before.commit_id, after.commit_id) in noticed
         if not is_noticed and not known.is_tried(first.series_id, before.ordinal, after.ordinal):
             yield window.candidate(before, after, ratio, Cause.CODE)
+
+
+def _busy_candidates_of(
+    window: SeriesWindow, known: KnownRegressions, noticed: Sequence[Candidate]
+) -> Iterator[Candidate]:
+    """Changed code around a new point of a busy host: both ends of the range that no trial looked in. noticed: what
+    history makes suspicious."""
+    if window.is_final or not window.is_busy or not window.is_blind():
+        return
+    series_id = window.first.series_id
+    unseen = window.unseen_range(
+        known, [(item.base_ordinal, item.head_ordinal) for item in noticed if item.series_id == series_id]
+    )
+    if unseen is not None:
+        base, head = unseen
+        yield window.candidate(base, head, head.median_ns / base.median_ns, Cause.CODE)
 
 
 def _unseen(window: SeriesWindow) -> Iterator[tuple[CommitLevel | ObservedReading, CommitLevel, float]]:
