@@ -6,15 +6,15 @@ import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from math import floor, log10
 from typing import Any
 from urllib.parse import urlsplit
 
 from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import JudgementVerdict
+from warpwatch.contract.written_numbers import MINUS, THIN
+from warpwatch.contract.written_numbers import change as change
+from warpwatch.contract.written_numbers import significant as significant
 
-_MINUS = "\u2212"
-_THIN = "\u2009"
 DURATION_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 ENERGY_UNITS = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"))
 _AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
@@ -92,25 +92,14 @@ def duration(ns: float | None, digits: int = 3) -> str:
     if ns is None:
         return "–"
     size, name = unit_of(ns)
-    return f"{significant(ns / size, digits)}{_THIN}{name}"
-
-
-def significant(value: float, digits: int = 3) -> str:
-    """A number with `digits` significant digits, never in scientific notation between 0.001 and 10⁶."""
-    if value == 0:
-        return "0"
-    if not 1e-3 <= abs(value) < 1e6:
-        return f"{value:.{digits - 1}e}"
-    rounded = float(f"{value:.{digits - 1}e}")
-    decimals = max(digits - 1 - floor(log10(abs(rounded))), 0)
-    return f"{rounded:.{decimals}f}".replace("-", _MINUS)
+    return f"{significant(ns / size, digits)}{THIN}{name}"
 
 
 def sci(value: float | None) -> str:
     """An error: 3.1e−06; ∞ for the largest number, which stands for it in JSON; an en dash where it is unknown."""
     if value is None:
         return "–"
-    return "0" if value == 0 else "∞" if value >= sys.float_info.max else f"{value:.1e}".replace("-", _MINUS)
+    return "0" if value == 0 else "∞" if value >= sys.float_info.max else f"{value:.1e}".replace("-", MINUS)
 
 
 def rounded(value: float) -> float:
@@ -122,24 +111,12 @@ def seconds(value: float | None) -> str:
     return duration(None if value is None else value * 1e9, 2)
 
 
-def change(ratio: float | None) -> str:
-    """A ratio of new over old as a signed percentage; large ones as a factor."""
-    if ratio is None:
-        return ""
-    percent = (ratio - 1) * 100
-    if abs(percent) < 0.05:
-        return f"±0.0{_THIN}%"
-    if percent >= 300:
-        return f"×{significant(ratio)}"
-    return f"{'+' if percent > 0 else _MINUS}{abs(percent):.1f}{_THIN}%"
-
-
 def interval(low: float | None, high: float | None) -> str:
     """An interval of a ratio as percentages: −1.4 … +1.8 %; empty where there is none."""
     if low is None or high is None:
         return ""
     first, last = change(low), change(high)
-    return f"{first.removesuffix(f'{_THIN}%')} … {last}" if last.endswith("%") else f"{first} … {last}"
+    return f"{first.removesuffix(f'{THIN}%')} … {last}" if last.endswith("%") else f"{first} … {last}"
 
 
 def direction(ratio: float | None, noise: float | None = None) -> str:
@@ -154,7 +131,7 @@ def share(value: float | None, digits: int = 0) -> str:
     if value is None:
         return "–"
     percent = value * 100
-    return f"{percent:.{max(digits, 1 if 0 < percent < 9.95 else 0)}f}{_THIN}%"
+    return f"{percent:.{max(digits, 1 if 0 < percent < 9.95 else 0)}f}{THIN}%"
 
 
 def size(count: float | None) -> str:
@@ -164,9 +141,9 @@ def size(count: float | None) -> str:
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
-            return f"{significant(value) if unit != 'B' else int(value)}{_THIN}{unit}"
+            return f"{significant(value) if unit != 'B' else int(value)}{THIN}{unit}"
         value /= 1024
-    return f"{significant(value)}{_THIN}TiB"
+    return f"{significant(value)}{THIN}TiB"
 
 
 def energy_unit(value: float) -> tuple[float, str]:
@@ -177,7 +154,7 @@ def energy_unit(value: float) -> tuple[float, str]:
 def joules(value: float, digits: int = 3) -> str:
     """12.3 mJ."""
     size, name = energy_unit(value)
-    return f"{significant(value / size, digits)}{_THIN}{name}"
+    return f"{significant(value / size, digits)}{THIN}{name}"
 
 
 def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
@@ -187,9 +164,9 @@ def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
     amount = float(value)
     for prefix in ("", "k", "M", "G", "T"):
         if abs(amount) < 999.5:
-            return f"{significant(amount, digits) if prefix else f'{amount:g}'}{_THIN}{prefix}{unit}".rstrip()
+            return f"{significant(amount, digits) if prefix else f'{amount:g}'}{THIN}{prefix}{unit}".rstrip()
         amount /= 1000
-    return f"{significant(amount, digits)}{_THIN}P{unit}".rstrip()
+    return f"{significant(amount, digits)}{THIN}P{unit}".rstrip()
 
 
 def short_ids(message: str) -> str:
@@ -202,7 +179,7 @@ def ago(when: datetime, now: datetime | None = None) -> str:
     age = ((now or datetime.now(UTC)) - when).total_seconds()
     if age > 30 * 86400:
         return f"{when.astimezone(UTC):%Y-%m-%d}"
-    return next((f"{int(age // length)}{_THIN}{name} ago" for length, name in _AGES if age >= length), "just now")
+    return next((f"{int(age // length)}{THIN}{name} ago" for length, name in _AGES if age >= length), "just now")
 
 
 def absolute(when: datetime) -> str:
@@ -219,7 +196,7 @@ def span(value: float | None) -> str:
     if value is None:
         return "–"
     size, name = next(((size, name) for size, name in (*_AGES, (1.0, "s")) if value >= size), (1.0, "s"))
-    return f"{value / size:.{0 if value >= 10 * size or value < 1 else 1}f}{_THIN}{name}"
+    return f"{value / size:.{0 if value >= 10 * size or value < 1 else 1}f}{THIN}{name}"
 
 
 def moment(when: datetime) -> str:
@@ -282,7 +259,7 @@ def variant_order(name: str) -> tuple[bool, list[tuple[bool, int, str]]]:
 
 def plural(count: int, noun: str) -> str:
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}".replace(",", _THIN)
+    return f"{count:,} {noun}{ending}".replace(",", THIN)
 
 
 def shape(distribution: dict[str, Any] | None) -> list[str]:

@@ -16,6 +16,7 @@ from warpwatch.contract.words import (
     Status,
     Verdict,
 )
+from warpwatch.contract.written_numbers import change
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.db.reads.observed import BAD, RoundsRow
 from warpwatch.db.regressions import SeriesDecision
@@ -185,8 +186,7 @@ def _describe_rounds(
         return troubles[0] if troubles else "nothing was measured"
     member, row = next((member, row) for member, row in judged if member.series_id == most.series_id)
     name = f"{Signal.LAUNCH} " if member.metric == Signal.LAUNCH else ""
-    percent = f"{(most.ratio - 1) * 100:+.1f}".replace("-", "−")
-    return f"{name}{percent} %, {len(row.base_ns) if row else 0} rounds"
+    return f"{name}{change(most.ratio)}, {len(row.base_ns) if row else 0} rounds"
 
 
 def _evaluate_check(context: RegressionContext, trial: TrialState) -> TrialResult:

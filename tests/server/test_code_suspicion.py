@@ -16,6 +16,7 @@ from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.priorities import CONFIRM, CONFIRM_CODE
 from warpwatch.contract.words import Status
+from warpwatch.contract.written_numbers import change
 from warpwatch.db.database import Database
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
@@ -84,7 +85,10 @@ def test_what_the_code_changed_is_found_whichever_way_it_went(worker: Machine) -
     worker.work()
     assert worker.found() == {("faster", 0, 1)}
     assert worker.done == {"compare": 1}
-    assert worker.notes(worker.rows()[0]["id"])[0] == "slower was expected, and the opposite was measured"
+    number = worker.rows()[0]["id"]
+    assert worker.notes(number)[0] == "slower was expected, and the opposite was measured"
+    (trial,) = worker.client.get(f"/api/v1/regressions/{number}").json()["trials"]
+    assert trial["message"].startswith(f"{change(trial['ratio'])}, "), "a change is written as on pages"
 
 
 def test_one_range_is_compared_for_its_code_once(worker: Machine) -> None:
