@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from warpwatch.db.reads.code import CommitRow
-from warpwatch.db.reads.query import fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.query import fetch, fetch_scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,30 +99,12 @@ _FIELDS = tuple(field.name for field in fields(KernelCode))
 Place = tuple[str, str, int]
 """Name and architecture of a kernel, and which of several of that name it is."""
 
-_BUILDS = """
-SELECT builds.operator_id, builds.environment_id, operators.name AS operator, devices.key AS device_key,
-       status, cached, seconds, compile_seconds, log, code_hash, resources
-FROM builds
-JOIN operators ON operators.id = builds.operator_id
-JOIN environments ON environments.id = builds.environment_id
-JOIN devices ON devices.id = environments.device_id
-WHERE commit_id = :commit_id ORDER BY operators.name, devices.key, builds.id
-"""
-
-_BEFORE = """
-SELECT commits.sha, resources, compile_seconds
-FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments ON environments.id = builds.environment_id
-WHERE operator_id = :operator_id AND status = 'ok' AND commits.ordinal < :ordinal
-  AND device_id = (SELECT device_id FROM environments WHERE id = :environment_id)
-ORDER BY commits.ordinal DESC, environment_id = :environment_id DESC, builds.id DESC LIMIT 1
-"""
-
 # Machine code depends on the compiler and, for a CPU, on the machine, so commits are only held together within an
 # environment.
-_UNCHANGED_SINCE = """
+_SINCE = """
 WITH known AS (
     SELECT commits.id, commits.ordinal, code_hash FROM builds JOIN commits ON commits.id = builds.commit_id
-    WHERE operator_id = :operator_id AND environment_id = :environment_id
+    WHERE operator_id = {operator_id} AND environment_id = {environment_id}
 ), own AS (SELECT ordinal, code_hash FROM known WHERE id = :commit_id AND code_hash <> '')
 SELECT commits.sha FROM own
 JOIN known ON known.code_hash = own.code_hash AND known.ordinal <= own.ordinal
@@ -132,27 +114,39 @@ WHERE NOT EXISTS (
     WHERE between.code_hash <> own.code_hash AND between.ordinal BETWEEN known.ordinal AND own.ordinal)
 ORDER BY known.ordinal LIMIT 1
 """
-
-
-class _Found(NamedTuple):
-    operator_id: int
-    environment_id: int
-    view: BuildView
-
-
-class _Before(NamedTuple):
-    sha: str
-    resources: list[Any]
-    compile_seconds: float | None
+_UNCHANGED_SINCE = _SINCE.format(operator_id=":operator_id", environment_id=":environment_id")
+_BUILDS = f"""
+SELECT operators.name AS operator, devices.key AS device_key, build.status, cached, seconds, build.compile_seconds, log,
+       code_hash, build.resources, before.sha AS base_sha, before.compile_seconds AS base_compile_seconds,
+       before.resources AS base_resources,
+       CASE WHEN before.sha IS NOT NULL
+            THEN ({_SINCE.format(operator_id="build.operator_id", environment_id="build.environment_id")})
+       END AS unchanged_since
+FROM builds AS build
+JOIN operators ON operators.id = build.operator_id
+JOIN environments ON environments.id = build.environment_id
+JOIN devices ON devices.id = environments.device_id
+LEFT JOIN LATERAL (
+    SELECT commits.sha, resources, compile_seconds
+    FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments AS other
+         ON other.id = builds.environment_id
+    WHERE build.status = 'ok' AND operator_id = build.operator_id AND builds.status = 'ok'
+      AND commits.ordinal < :ordinal AND other.device_id = environments.device_id
+    ORDER BY commits.ordinal DESC, environment_id = build.environment_id DESC, builds.id DESC LIMIT 1
+) AS before ON true
+WHERE commit_id = :commit_id ORDER BY operators.name, devices.key, build.id
+"""
 
 
 def read_builds(session: Session, commit: CommitRow) -> list[BuildView]:
     """Every build of a commit, with the changes of its machine code since the nearest earlier commit with a build."""
 
-    def found(operator_id: int, environment_id: int, resources: list[Any], **columns: Any) -> _Found:
-        return _Found(operator_id, environment_id, BuildView(resources=kernel_codes(resources), **columns))
+    def view(resources: list[Any], base_resources: list[Any] | None, **columns: Any) -> BuildView:
+        codes = kernel_codes(resources)
+        changes = None if base_resources is None else code_changes(kernel_codes(base_resources), codes)
+        return BuildView(resources=codes, changes=changes, **columns)
 
-    return [_compared(session, commit, build) for build in fetch(session, found, _BUILDS, commit_id=commit.id)]
+    return fetch(session, view, _BUILDS, commit_id=commit.id, ordinal=commit.ordinal)
 
 
 def read_unchanged_since(session: Session, operator_id: int, commit_id: int, environment_id: int) -> str | None:
@@ -211,20 +205,6 @@ def kernel_codes(resources: list[Any]) -> list[KernelCode]:
     return [
         KernelCode(**{"arch": "", **{name: entry[name] for name in _FIELDS if name in entry}}) for entry in resources
     ]
-
-
-def _compared(session: Session, commit: CommitRow, found: _Found) -> BuildView:
-    of = {"operator_id": found.operator_id, "environment_id": found.environment_id}
-    before = fetch_one(session, _Before, _BEFORE, ordinal=commit.ordinal, **of)
-    if before is None or found.view.status != "ok":
-        return found.view
-    return replace(
-        found.view,
-        base_sha=before.sha,
-        base_compile_seconds=before.compile_seconds,
-        changes=code_changes(kernel_codes(before.resources), found.view.resources),
-        unchanged_since=read_unchanged_since(session, commit_id=commit.id, **of),
-    )
 
 
 def _own_arch(session: Session, device_key: str, archs: list[str]) -> str | None:

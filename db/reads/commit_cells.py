@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
 from warpwatch.db.reads.code import CommitRow, definitions_version
-from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, read_line_of, share_line
+from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, share_line
 from warpwatch.db.reads.query import IS_DEVICE_TIME, MAX_PAGE, PRIMARY_METRIC, Page, fetch, page_of
 from warpwatch.db.regressions import TABLES
 
@@ -134,7 +134,8 @@ _CELLS = f"""{_KEYS}, ordered AS (
     ORDER BY place LIMIT :limit
 )
 SELECT page.id, operator, cases.key AS case, variants.name AS variant, device_key, device_kind, is_failing, is_changed,
-       result_ids, cell.*, compared[1][1] AS compared, compared[1][2] AS compared_low, compared[1][3] AS compared_high
+       cell.*, (SELECT max(traces.id) FROM traces WHERE result_id = ANY(page.result_ids)) AS trace_id,
+       compared[1][1] AS compared, compared[1][2] AS compared_low, compared[1][3] AS compared_high
 FROM page JOIN cases ON cases.id = page.case_id JOIN variants ON variants.id = page.variant_id
 LEFT JOIN LATERAL (
     SELECT compared FROM changed JOIN devices ON devices.id = changed.device_id
@@ -163,6 +164,7 @@ def count_cells(session: Session, commit_id: int) -> list[OperatorTally]:
 def list_cells(
     session: Session,
     commit: CommitRow,
+    line: HistoryLine,
     show: CellFilter = CellFilter.ALL,
     operator: str | None = None,
     before: int | None = None,
@@ -170,29 +172,27 @@ def list_cells(
 ) -> Page[CommitCell]:
     """Every variant on every case tried at a commit: first what fails, then what changed, by operator.
 
-    before: id of the last cell of the page before.
+    line: that the commit is on. before: id of the last cell of the page before.
     """
     size = max(1, min(limit, MAX_PAGE))
     asked = {"commit_id": commit.id, "show": show, "operator": operator, "before": before, "limit": size + 1}
-    return page_of(_read_cells(session, commit, asked), size)
+    return page_of(_read_cells(session, commit, line, asked), size)
 
 
-def list_all_cells(session: Session, commit: CommitRow) -> list[CommitCell]:
+def list_all_cells(session: Session, commit: CommitRow, line: HistoryLine) -> list[CommitCell]:
     """All of them, for a file."""
     asked = {"commit_id": commit.id, "show": CellFilter.ALL, "operator": None, "before": None, "limit": None}
-    return _read_cells(session, commit, asked)
+    return _read_cells(session, commit, line, asked)
 
 
-def _read_cells(session: Session, commit: CommitRow, asked: Mapping[str, Any]) -> list[CommitCell]:
+def _read_cells(session: Session, commit: CommitRow, line: HistoryLine, asked: Mapping[str, Any]) -> list[CommitCell]:
     """The cells asked for, with their times, traces and commands."""
     rows = session.execute(text(_CELLS), asked).mappings().all()
     specs = _read_specs(session, {row["run_id"] for row in rows})
-    line = read_line_of(session, commit.id) or ALL_COMMITS
     times = read_times(session, [row["bench_result_id"] for row in rows if row["bench_result_id"] is not None], line)
-    traces = read_traces(session, [result_id for row in rows for result_id in row["result_ids"]])
     commands: dict[tuple[Any, ...], str] = {}
 
-    def cell(device_kind: str, run_id: int | None, result_ids: list[int], **fields: Any) -> CommitCell:
+    def cell(device_kind: str, run_id: int | None, **fields: Any) -> CommitCell:
         kind = "bench" if fields["check_status"] in (None, "ok") and fields["bench_status"] is not None else "check"
         # The commands of a run differ in the cell alone, and a file has thousands of cells.
         key = (run_id, kind, fields["operator"], device_kind)
@@ -206,7 +206,7 @@ def _read_cells(session: Session, commit: CommitRow, asked: Mapping[str, Any]) -
         replay = replay.replace(shlex.quote(_CASE), quote(fields["case"]))
         time = times.get(fields["bench_result_id"])
         measured = time._asdict() if time is not None else _NO_TIME
-        return CommitCell(**fields, **measured, trace_id=newest_trace(traces, result_ids), replay=replay)
+        return CommitCell(**fields, **measured, replay=replay)
 
     return [cell(**row) for row in rows]
 

@@ -20,7 +20,7 @@ from warpwatch.db.reads.commit_cells import (
     read_times,
     read_traces,
 )
-from warpwatch.db.reads.query import fetch, fetch_scalar
+from warpwatch.db.reads.query import fetch
 from warpwatch.db.regressions import (
     COLUMNS,
     COMMITS_BETWEEN,
@@ -76,7 +76,8 @@ class CommitChange:
 
 @dataclass(frozen=True, slots=True)
 class CommitDetail:
-    """device_keys: of the devices that it was tried on. Its cells are a list of their own; see `list_cells`."""
+    """device_keys: of the devices that it was tried on. has_parent: whether its first parent is stored. Its cells are a
+    list of their own; see `list_cells`."""
 
     commit: CommitRow
     repository: str
@@ -85,6 +86,7 @@ class CommitDetail:
     builds: list[BuildView]
     unchanged: list[UnchangedRow]
     changes: list[CommitChange]
+    has_parent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +140,19 @@ SELECT {COLUMNS},
 {CHANGES_AT} ORDER BY verdict = 'suspected', {RANK} DESC, {SEVERITY} DESC, regressions.id LIMIT {MAX_CHANGES}
 """
 
+_PLACE = """
+SELECT name, EXISTS (SELECT FROM commits WHERE repository_id = repositories.id AND sha = :parent_sha) AS has_parent
+FROM repositories WHERE id = :repository_id
+"""
+
 
 def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail | None:
     """The details of a commit, given by its id or a unique prefix of the id; None when the commit is unknown."""
     commit = find_commit(session, repository_id, sha)
     if commit is None:
         return None
-    repository = fetch_scalar(session, "SELECT name FROM repositories WHERE id = :id", id=repository_id)
+    values = {"repository_id": repository_id, "parent_sha": commit.parent_sha}
+    repository, has_parent = session.execute(text(_PLACE), values).one()
 
     def change(role: str, **columns: Any) -> CommitChange:
         return CommitChange(CommitRole(role), RegressionRow(**columns))
@@ -153,7 +161,8 @@ def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail 
     unchanged = list_unchanged(session, commit.id)
     tallies = count_cells(session, commit.id)
     device_keys = sorted({key for tally in tallies for key in tally.device_keys})
-    return CommitDetail(commit, repository, device_keys, tallies, read_builds(session, commit), unchanged, changes)
+    builds = read_builds(session, commit)
+    return CommitDetail(commit, repository, device_keys, tallies, builds, unchanged, changes, has_parent)
 
 
 class _Side(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -105,12 +106,17 @@ class BranchRow:
     open: int
 
 
-_LINE = """
-SELECT branches.name, branches.id AS line_id, trunk.id AS trunk_id, branches.fork_at
+_TRUNK = """
 FROM branches
 LEFT JOIN branches AS trunk ON trunk.repository_id = branches.repository_id AND trunk.is_watched
      AND trunk.id <> branches.id
 WHERE branches.repository_id = :repository_id
+"""
+_LINE = f"SELECT branches.name, branches.id AS line_id, trunk.id AS trunk_id, branches.fork_at {_TRUNK}"
+_LINES = f"""
+SELECT branches.name, branches.id AS line_id, trunk.id AS trunk_id, branches.fork_at, branches.is_watched {_TRUNK}
+  AND (branches.kind <> 'merged' OR branches.is_watched)
+ORDER BY branches.is_watched DESC, branches.id DESC LIMIT :limit
 """
 
 
@@ -167,13 +173,16 @@ MOST_CHOICES = 50
 """Branches that the switch offers; all others are on the page of branches."""
 
 
-def list_branch_names(session: Session, repository_id: int) -> list[str]:
-    """The watched branch, then the newest others."""
-    sql = """
-    SELECT name FROM branches WHERE repository_id = :repository_id AND kind <> 'merged'
-    ORDER BY is_watched DESC, id DESC LIMIT :limit
-    """
-    return list(session.execute(text(sql), {"repository_id": repository_id, "limit": MOST_CHOICES}).scalars())
+def read_lines(session: Session, repository_id: int) -> tuple[HistoryLine, dict[str, HistoryLine]]:
+    """The line of the watched branch, as `read_line` reads it, and the lines of the branches that the switch offers, by
+    name: of the watched branch, then of the newest others."""
+
+    def line(is_watched: bool, **columns: Any) -> tuple[bool, HistoryLine]:
+        return is_watched, HistoryLine(**columns)
+
+    found = fetch(session, line, _LINES, repository_id=repository_id, limit=MOST_CHOICES)
+    watched = next((item for is_watched, item in found if is_watched), ALL_COMMITS)
+    return watched, {item.name or "": item for _, item in found}
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,8 +172,9 @@ _HASHES = """
 SELECT operator_id, commit_id, environment_id, code_hash FROM builds
 WHERE commit_id = ANY(:commits) AND operator_id = ANY(:operators) AND code_hash <> ''
 """
+# Rows without a kind are of series that were left out at the commit, because their code was unchanged.
 _STATUSES = """
-SELECT series.id AS series_id, results.commit_id, results.status
+SELECT series.id AS series_id, results.commit_id, results.status, results.kind
 FROM series JOIN results ON results.commit_id = ANY(:commits) AND results.operator_id = series.operator_id
      AND results.kind IN ('check', 'bench') AND results.device_id = series.device_id
      AND results.variant_id = series.variant_id AND results.case_id = series.case_id
@@ -182,12 +183,10 @@ WHERE series.id = ANY(:ids) AND results.status NOT IN ('ok', 'unsupported', 'ski
     WHERE newer.variant_id = results.variant_id AND newer.case_id = results.case_id
       AND newer.device_id = results.device_id AND newer.kind = results.kind AND newer.ordinal = results.ordinal
       AND newer.commit_id = results.commit_id AND newer.id > results.id)
-ORDER BY results.kind DESC
-"""
-_LEFT_OUT = """
-SELECT DISTINCT series.id AS series_id, jobs.commit_id FROM series
+UNION SELECT series.id, jobs.commit_id, NULL, NULL FROM series
 JOIN jobs ON jobs.operator_id = series.operator_id AND jobs.device_id = series.device_id
 WHERE series.id = ANY(:ids) AND jobs.commit_id = ANY(:commits) AND jobs.unchanged_since_commit_id IS NOT NULL
+ORDER BY kind DESC
 """
 
 
@@ -214,6 +213,7 @@ JOIN commits AS head ON head.id = regressions.head_commit_id
 WHERE ending.ordinal BETWEEN :first AND :last AND member.series_id = ANY(:ids) AND regressions.direction = 'broken'
   AND member.verdict = 'confirmed' AND regressions.state <> 'invalid' AND {ON_LINE}
 """
+_CHANGES = f"{_BEGINS} UNION ALL {_ENDS} ORDER BY is_end"
 
 
 def list_facts(
@@ -234,8 +234,9 @@ def list_facts(
     pairs = _read_pairs(session, newest, ids, asked, line, held)
     code = _Code(session, series, pairs.values())
     places = {"ids": ids, "commits": [commit.id for commit in asked]}
-    statuses = {(row[0], row[1]): row[2] for row in session.execute(text(_STATUSES), places)}
-    left_out = {(row[0], row[1]) for row in session.execute(text(_LEFT_OUT), places)}
+    found_statuses = session.execute(text(_STATUSES), places).all()
+    statuses = {(row.series_id, row.commit_id): row.status for row in found_statuses if row.kind is not None}
+    left_out = {(row.series_id, row.commit_id) for row in found_statuses if row.kind is None}
     changes = _read_changes(session, ids, asked, pairs, line)
     by_place: dict[tuple[int, tuple[int, int | None]], list[PointReading]] = defaultdict(list)
     for reading in (reading for readings in newest.values() for reading in readings):
@@ -278,9 +279,8 @@ def _read_changes(
     values: dict[str, Any] = {"ids": ids, "repository_id": asked[0].repository_id, **line.parameters}
     values |= {"first": min([asked[0].ordinal, *earliest]), "last": asked[-1].ordinal}
     changes: dict[int, list[SeriesChangeFact]] = defaultdict(list)
-    for sql in (_BEGINS, _ENDS):
-        for change in fetch(session, SeriesChangeFact, sql, **values):
-            changes[change.series_id].append(change)
+    for change in fetch(session, SeriesChangeFact, _CHANGES, **values):
+        changes[change.series_id].append(change)
     return changes
 
 
@@ -337,14 +337,20 @@ class _Code:
         self._session = session
         self._commits = sorted({reading.commit_id for pair in pairs for reading in pair if reading is not None})
         self._operators = sorted({row.operator_id for row in series})
-        values = {"operators": self._operators, "commits": self._commits}
-        self._sources = {(row[0], row[1]): row[2] for row in session.execute(text(_SOURCES), values)}
-        self._hashes = {(row[0], row[1], row[2]): row[3] for row in session.execute(text(_HASHES), values)}
-        self._portable = {(row[0], row[1]) for row in session.execute(text(_NATIVE), values)}
+        self._values = {"operators": self._operators, "commits": self._commits}
+        self._sources = {(row[0], row[1]): row[2] for row in session.execute(text(_SOURCES), self._values)}
+
+    # What follows is read only where sources do not decide.
+    @cached_property
+    def _hashes(self) -> dict[tuple[int, int, int], str]:
+        return {(row[0], row[1], row[2]): row[3] for row in self._session.execute(text(_HASHES), self._values)}
+
+    @cached_property
+    def _portable(self) -> set[tuple[str, str]]:
+        return {(row[0], row[1]) for row in self._session.execute(text(_NATIVE), self._values)}
 
     @cached_property
     def _launched(self) -> dict[LaunchedKey, str]:
-        """Read only where sources do not decide."""
         return read_digests(self._session, self._operators, self._commits)
 
     def is_same(self, series: _Series, at: PointReading, before: PointReading | None) -> bool | None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from warpwatch.db.reads.code import CommitRow
 from warpwatch.db.reads.commit_cells import CommitCell
-from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, read_line_of
+from warpwatch.db.reads.lines import HistoryLine
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.statements import list_facts
 from warpwatch.server.verdicts.noise import Noise
@@ -28,9 +28,10 @@ def read_statements(
     return {(item.series_id, item.sha): state_series(item, learned) for item in facts}
 
 
-def state_cells(session: Session, commit: CommitRow, cells: Iterable[CommitCell]) -> dict[int, Statement]:
-    """The statement about the series of each cell of a commit, on the line that the commit is on, by series."""
+def state_cells(
+    session: Session, commit: CommitRow, cells: Iterable[CommitCell], line: HistoryLine
+) -> dict[int, Statement]:
+    """The statement about the series of each cell of a commit, by series. line: that the commit is on."""
     both = [number for cell in cells for number in (cell.series_id, cell.launch_series_id)]
     ids = {number for number in both if number is not None}
-    line = read_line_of(session, commit.id) or ALL_COMMITS
     return {series_id: item for (series_id, _), item in read_statements(session, ids, [commit.sha], line).items()}

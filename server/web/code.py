@@ -24,7 +24,7 @@ from warpwatch.db.reads.code import (
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_all_cells, list_cells
 from warpwatch.db.reads.commits import CommitDetail, read_commit
 from warpwatch.db.reads.launched import LaunchedHistory, read_launched
-from warpwatch.db.reads.lines import ALL_COMMITS
+from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, read_line_of
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.reads.trades import read_trade_facts
 from warpwatch.server.explanation.statements import state_cells
@@ -147,7 +147,9 @@ def get_trades(session: Db, sha: Sha, repository: RepositoryName) -> Page[Trade]
 def get_commit_csv(session: Db, sha: Sha, repository: RepositoryName) -> Response:
     """All results of a commit as CSV."""
     commit = _commit_or_404(session, sha, repository)
-    return csv_response(CommitCell, list_all_cells(session, commit), f"{repository}-{commit.sha[:12]}")
+    return csv_response(
+        CommitCell, list_all_cells(session, commit, _line_of(session, commit)), f"{repository}-{commit.sha[:12]}"
+    )
 
 
 @api.get("/commits/{sha}", tags=["code"], responses=documented(404, 422))
@@ -192,8 +194,9 @@ def get_commit_cells(
     """The results of a commit: check, time, change and trace per variant and case. What fails comes first, then what
     changed."""
     commit = _commit_or_404(session, sha, repository)
-    cells = list_cells(session, commit, show, operator, before, limit)
-    statements = state_cells(session, commit, cells.items)
+    line = _line_of(session, commit)
+    cells = list_cells(session, commit, line, show, operator, before, limit)
+    statements = state_cells(session, commit, cells.items, line)
     names = [item.name for item in fields(CommitCell)]
     stated = [
         StatedCommitCell(
@@ -211,3 +214,7 @@ def _commit_or_404(session: Session, sha: str, repository: str) -> CommitRow:
     if commit is None:
         raise not_found("commit", sha, _REMEDY)
     return commit
+
+
+def _line_of(session: Session, commit: CommitRow) -> HistoryLine:
+    return read_line_of(session, commit.id) or ALL_COMMITS

@@ -8,11 +8,11 @@ from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
-from warpwatch.db.reads.code import find_commit, list_commits
+from warpwatch.db.reads.code import list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
 from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
-from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
-from warpwatch.db.reads.trades import list_trades, read_trade_facts
+from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named, read_line_of
+from warpwatch.db.reads.trades import list_trades
 from warpwatch.server.explanation.statements import state_cells
 from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
 from warpwatch.server.figures.lanes import draw_lanes, width_of
@@ -21,7 +21,7 @@ from warpwatch.server.http.service import Before, Branch, Config
 from warpwatch.server.intake.filters import ALL_BRANCHES
 from warpwatch.server.reports.formats import natural, variant_order
 from warpwatch.server.reports.trade_words import summarize_by_commit, summarize_trades
-from warpwatch.server.verdicts.trades import find_trades
+from warpwatch.server.verdicts.trades import importance
 from warpwatch.server.web.branches import show_branches
 from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName, Sha, get_commit_source
@@ -71,16 +71,21 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
     """Every variant on every case at one commit, a hundred at a time: what fails first, then what changed."""
     detail = _find(page, sha)
     page.moved(detail.repository)
-    trades = find_trades(read_trade_facts(page.session, detail.commit.id))
+    trades = sorted(list_trades(page.session, [detail.commit.id]), key=importance)
     shows_trades = show == TRADED and bool(trades)
     chosen = CellFilter(show) if show in set(CellFilter) else CellFilter.ALL
-    cells = list_cells(page.session, detail.commit, chosen, operator, before, CELLS)
+    line = read_line_of(page.session, detail.commit.id) or ALL_COMMITS
+    cells = list_cells(page.session, detail.commit, line, chosen, operator, before, CELLS)
     kept = {"show": None if chosen == CellFilter.ALL else chosen.value, "operator": operator}
     address, filters = f"/commits/{detail.commit.sha}", {"repository": detail.repository}
-    changed = list_cells(page.session, detail.commit, CellFilter.CHANGED, operator, None, MOST_ROWS).items
-    statements = state_cells(page.session, detail.commit, [*cells.items, *changed])
     tallies = [tally for tally in detail.operators if operator in (None, tally.operator)]
-    parent = detail.commit.parent_sha
+    counts = {name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS} | {TRADED: len(trades)}
+    changed = [cell for cell in cells.items if cell.is_changed][:MOST_ROWS]
+    is_drawn = not (shows_trades or before or chosen == CellFilter.PROBLEMS)
+    if is_drawn and len(changed) < min(counts["changed"], MOST_ROWS):
+        # Failing cells left no room for those that changed.
+        changed = list_cells(page.session, detail.commit, line, CellFilter.CHANGED, operator, None, MOST_ROWS).items
+    statements = state_cells(page.session, detail.commit, [*cells.items, *changed], line)
     return page.page(
         "commit.html",
         json=query(address, **filters),
@@ -88,18 +93,17 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         cells_json=query(f"/api/v1{address}/cells", **filters, **kept, before=before, limit=CELLS),
         detail=detail,
         commit=detail.commit,
-        has_parent=bool(parent and page.repository and find_commit(page.session, page.repository.id, parent)),
         show=TRADED if shows_trades else chosen.value,
         operator=operator,
         kept=kept,
         before=before,
         cells=cells,
         statements=statements,
-        plot=commit_svg(changed, statements),
+        plot=commit_svg(changed, statements) if is_drawn else None,
         trades=trades,
         traded=summarize_trades(trades),
         most_trades=MOST_TRADES,
-        counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS} | {TRADED: len(trades)},
+        counts=counts,
         groups=[]
         if shows_trades
         else [(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],

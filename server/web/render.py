@@ -21,7 +21,7 @@ from jinja2.runtime import Context
 from warpwatch import __version__
 from warpwatch.db.reads.code import RepositoryRow, list_repositories
 from warpwatch.db.reads.devices import list_device_names
-from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, list_branch_names
+from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, read_lines
 from warpwatch.db.reads.query import Session
 from warpwatch.server.explanation.choices import describe_choice
 from warpwatch.server.explanation.kernel_names import short_name
@@ -107,13 +107,19 @@ class Scope:
         self.session: Session = session
         self.repositories: list[RepositoryRow] = list_repositories(session)
         self.repository: RepositoryRow | None = self._choose(repository)
+        self._lines: dict[str, HistoryLine] = {}
         self.line: HistoryLine = self._line(branch)
 
     def _line(self, branch: str | None) -> HistoryLine:
         """History line of the page: the branch that the address names, by default the watched branch."""
-        if self.repository is None or branch == ALL_BRANCHES:
+        if self.repository is None:
             return ALL_COMMITS
-        return line_or_404(self.session, self.repository, branch)
+        watched, self._lines = read_lines(self.session, self.repository.id)
+        if branch == ALL_BRANCHES:
+            return ALL_COMMITS
+        if not branch:
+            return watched
+        return self._lines.get(branch) or line_or_404(self.session, self.repository, branch)
 
     def _choose(self, name: str | None) -> RepositoryRow | None:
         if name:
@@ -134,7 +140,7 @@ class Scope:
             "line": self.line,
             # The session of the public sees no health, and would fill the cache of the others with that.
             "alarm_count": alarms_of(self.request).count(self.session, None) if not is_public(self.request) else 0,
-            "branch_names": list_branch_names(self.session, self.repository.id) if self.repository else [],
+            "branch_names": list(self._lines),
         }
         return render(self.request, template, status=status, **values)
 

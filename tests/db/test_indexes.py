@@ -133,13 +133,13 @@ from warpwatch.db.reads.lines import (
     ALL_COMMITS,
     HistoryLine,
     find_branch,
-    list_branch_names,
     list_branches,
     list_branches_named,
     list_stored_commits,
     read_followed,
     read_line,
     read_line_of,
+    read_lines,
 )
 from warpwatch.db.reads.metrics import (
     list_device_uses,
@@ -350,7 +350,7 @@ def read_branches(world: World) -> None:
         assert len(list_branches(s, world.repository).items) == 2
         assert find_branch(s, world.repository, "side") is not None
         list_branches_named(s, world.repository, ["side"])
-        list_branch_names(s, world.repository)
+        read_lines(s, world.repository)
         assert list_commits(s, world.repository, line=line).items
         read_overview(s, world.repository, world.device, "hot", line)
         assert read_trends(s, world.repository, world.device, "hot", line).commits
@@ -407,7 +407,7 @@ def read_branches(world: World) -> None:
         history.list_readings(s, series, line)
         detail = read_commit(s, world.repository, "b" * 40)
         assert detail is not None
-        list_cells(s, detail.commit, CellFilter.CHANGED, "kron", 1)
+        list_cells(s, detail.commit, ALL_COMMITS, CellFilter.CHANGED, "kron", 1)
         list_culprits(s, world.commits)
         read_trade_facts(s, world.commits[0])
         list_next_commits(s, world.commits[0], world.operator, world.device)

@@ -157,6 +157,7 @@ def test_a_commit_that_moves_work_is_told_so_on_its_page(
     lab.compare(lab.submit("compare", 1, base=0), paired)
     (row,) = moved(client, lab, 1)
     assert row["passes"] == {"bwd": pytest.approx(0.25), "fwd": None, "step": pytest.approx(1.2)}
+    judge.sweep()
     told = "backward 4.0× faster, forward the same, step 1.20× slower"
     page = client.get(f"/commits/{lab.shas[1]}", headers=HTML).text
     assert page.count('data-trade="moved"') == 1
@@ -166,7 +167,6 @@ def test_a_commit_that_moves_work_is_told_so_on_its_page(
     assert "Traded (2)" in tab
     assert [tab.count(f'data-traded="{kind}"') for kind in ("moved", "kept")] == [1, 1]
     assert moved(client, lab, 0) == []
-    judge.sweep()
     assert told in client.get("/commits", headers=HTML).text, "the list has the line of the commit"
     inbox = client.get("/regressions", headers=HTML).text
     assert 'data-cost="moved"' in inbox

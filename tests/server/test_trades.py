@@ -91,6 +91,7 @@ def test_accuracy_for_speed_is_one_line(client: TestClient, lab: Lab) -> None:
     assert (row["kind"], row["variant"], row["cases"], row["is_faster"]) == ("accuracy", "v1", 2, True)
     assert (row["before"], row["after"]) == (1e-7, 8e-6)
     assert LEAST_SHARE * TOLERANCE > 9e-12, "an error far below the tolerance is as good as none"
+    record(lab, 1)
     page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
     assert page.count('data-trade="accuracy"') == 1
     assert "1e-07 → 8e-06" in page
@@ -113,6 +114,7 @@ def test_results_that_differ_from_call_to_call(client: TestClient, lab: Lab) -> 
         ("determinism", "y", None)
     ]
     assert trades(client, lab, 2) == [], "it was so before"
+    record(lab, 1)
     page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
     assert 'data-trade="determinism"' in page
 
@@ -140,6 +142,7 @@ def test_memory_for_speed(client: TestClient, lab: Lab, before: float, after: fl
         [("memory", before, after, 2, True)] if told or after < before else []
     )
     assert all(row["is_worse"] == told for row in rows)
+    record(lab, 1)
     page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
     assert ("Trades memory for speed" in page) == told
 
@@ -167,6 +170,7 @@ def test_energy_for_speed(
     assert [(row["kind"], row["before"], row["after"], row["cases"], row["is_faster"]) for row in rows] == (
         [("energy", 0.010, joules, 1, told)] if told is not None else []
     )
+    record(lab, 2)
     page = client.get(f"/commits/{lab.shas[2]}", headers={"Accept": "text/html"}).text
     assert (f"{words}</span>" in page) == (told is not None)
     assert ("10.0\u2009mJ → 12.5\u2009mJ" in page) == (told is not None)
