@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from html import escape
 from math import log
 
-from warpwatch.contract.words import Signal
+from warpwatch.contract.words import Signal, StatementDirection
 from warpwatch.db.reads.commit_cells import CommitCell
 from warpwatch.db.regressions import RegressionSeriesRow
 from warpwatch.server.explanation.paired import StatedRow
@@ -164,7 +164,9 @@ def _plot(rows: Sequence[ChangeRow], label: str, width: float, named: float) -> 
 def _row(row: ChangeRow, axis: RatioAxis, y: int, width: float, letters: int, *, above: bool) -> str:
     """above: the name has a line of its own."""
     centre = y + ROW / 2 + (TWO_LINES - ROW if above else 0)
-    tone = {"slower": "worse", "faster": "better"}.get(statement_tone(row.statement), "same")
+    # Of a result that broke or was repaired no trial decided the time.
+    is_timed = row.statement.direction in (StatementDirection.SLOWER, StatementDirection.FASTER)
+    tone = {"slower": "worse", "faster": "better"}.get(statement_tone(row.statement), "same") if is_timed else "same"
     data = "".join(f' {key}="{escape(value)}"' for key, value in statement_data(row.statement).items() if value)
     cut = row.name if len(row.name) <= letters else f"{row.name[: letters - 1]}…"
     whisker = _whisker(axis, row.low, row.high, centre) if row.low and row.high else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
-from warpwatch.contract.words import StatementKind
+from warpwatch.contract.words import StatementDirection, StatementKind
 from warpwatch.db.regressions import RegressionSeriesRow
 from warpwatch.server.explanation.paired import StatedRow
 from warpwatch.server.figures.dot_plot import MOST_ROWS, ChangeRow, cases_svg, dot_plot_svg, ratio_axis
@@ -65,6 +66,16 @@ def test_separate_runs_colour_no_dot_however_far_they_are_apart() -> None:
     assert picture is not None
     tones = [group.get("class") for group in ElementTree.fromstring(f"<div>{picture}</div>").iter("g")]
     assert tones == ["same"] * 6, "three rows in two pictures, and none of them was decided"
+
+
+def test_a_result_that_broke_or_was_repaired_colours_no_time() -> None:
+    statements = [
+        Statement(StatementKind.CONFIRMED, direction)
+        for direction in (StatementDirection.BROKEN, StatementDirection.FIXED)
+    ]
+    picture = dot_plot_svg([replace(row(0.98), statement=statement) for statement in statements])
+    tones = [group.get("class") for group in ElementTree.fromstring(f"<div>{picture}</div>").iter("g")]
+    assert tones == ["same"] * 4
 
 
 def test_the_axis_reaches_as_far_as_the_ratios_on_each_side() -> None:
