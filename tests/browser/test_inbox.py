@@ -48,6 +48,19 @@ def test_keys_move_select_open_and_triage(visit: Visit, world: World, reader: ht
     assert reader.patch(f"/api/v1/regressions/{world.ids['faster']}", json=body).status_code == 200
 
 
+def test_enter_after_the_name_does_what_waited_for_it(visit: Visit, world: World, reader: httpx.Client) -> None:
+    address = f"/api/v1/regressions/{world.ids['faster']}"
+    page = opened(visit, "/regressions?tab=improvements")
+    page.keyboard.press("j")
+    page.keyboard.press("e")
+    page.get_by_label("Sign as").fill("First Author")
+    page.keyboard.press("Enter")
+    expect(page.locator(ROW)).to_have_count(0)
+    row = reader.get(address).json()["regression"]
+    assert (row["state"], row["assignee"]) == ("accepted", None)
+    assert reader.patch(address, json={"author": "First Author", "state": "new"}).status_code == 200
+
+
 def test_j_and_k_stop_at_the_ends(visit: Visit) -> None:
     visit.page.set_viewport_size({"width": 1024, "height": 900})
     page = opened(visit)

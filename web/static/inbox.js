@@ -17,8 +17,15 @@ function triageBy(button) {
   if (!control) return;
   const box = currentRow()?.querySelector("[name=chosen]");
   if (!form.querySelector("[name=chosen]:checked") && box) box.checked = true;
-  if (form.querySelector("[name=chosen]:checked")) form.requestSubmit(control);
+  if (form.querySelector("[name=chosen]:checked")) control.click();
 }
+
+// The button that waits for a name. Enter after the name would press the first button of the form.
+let waiting = null;
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("[data-inbox] button");
+  if (button) waiting = button.form.checkValidity() ? null : button;
+});
 
 const ACTIONS = {
   j: () => moveBy(1),
@@ -30,6 +37,10 @@ const ACTIONS = {
 // A letter after g leads to another page.
 let isAfterG = false;
 document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && waiting && event.target === waiting.form?.elements.author) {
+    event.preventDefault();
+    waiting.click();
+  }
   const isTyping = event.target.closest?.("input:not([type=checkbox]), textarea, select, dialog");
   const action = ACTIONS[event.key];
   const acts = action && !isTyping && !isAfterG && !event.ctrlKey && !event.metaKey && !event.altKey;
