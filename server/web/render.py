@@ -38,7 +38,7 @@ from warpwatch.server.web.tabs import AREAS
 
 _TITLES = {
     400: "Invalid request",
-    401: "Log in first",
+    401: "Sign in first",
     403: "Not allowed",
     404: "Not found",
     409: "Not possible now",
@@ -60,8 +60,8 @@ _HINTS = {
 
 def problem_page(request: Request, problem: Problem) -> Response:
     """The page for a problem; reads nothing from the database, which may be what is broken."""
-    # Measuring a commit makes names known; it does not help an address that leads nowhere.
-    has_hint = problem.status != 404 or isinstance(problem, UnknownNameProblem)
+    # Measuring a commit makes names known; it does not help at an address that leads nowhere, and the public cannot.
+    has_hint = problem.status != 404 or (isinstance(problem, UnknownNameProblem) and not is_public(request))
     text, command = _HINTS.get(problem.status, ("", None)) if has_hint else ("", None)
     command = command and command.format(address=request.base_url)
     title = _TITLES.get(problem.status, problem.title)

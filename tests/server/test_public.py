@@ -104,6 +104,7 @@ def test_what_is_private_is_in_no_answer(exposed: TestClient, planted: Lab, tmp_
             continue
         answer = exposed.get(address, headers={"Accept": "text/html"}, follow_redirects=True)
         assert answer.status_code in (200, 404), (address, answer.text[:300])
+        assert answer.status_code == 200 or "warpwatch submit" not in answer.text, "the public cannot measure"
         answers[address] = answer.text
         if answer.headers["content-type"].startswith("text/html"):
             links = re.findall(r'(?:href|hx-get|action)="(/[^"#]*)', answer.text)
