@@ -65,12 +65,12 @@ def test_signing_in_at_a_provider_of_another_site(guarded: str, visitor: Page) -
     assert Axe().run(visitor, options=EVERY_RULE).response["violations"] == []
     visitor.get_by_role("link", name="Sign in at localhost").click()
     expect(visitor).to_have_url(f"{guarded}/")
-    expect(visitor.get_by_role("button", name="Log out")).to_be_visible()
+    expect(visitor.get_by_role("button", name="Sign out")).to_be_visible()
     visitor.goto(f"{guarded}/settings/people?tab=users")
     expect(visitor.get_by_role("heading", level=1)).to_have_text("Not allowed")
     visitor.goto(f"{guarded}/settings/people")
     expect(visitor.locator("main")).to_contain_text("ann@acme.example")
-    visitor.get_by_role("button", name="Log out").click()
+    visitor.get_by_role("button", name="Sign out").click()
     expect(visitor).to_have_url(f"{guarded}/login")
 
 
@@ -84,10 +84,10 @@ def test_an_invitation(guarded: str, visitor: Page, world: World) -> None:
     token = visitor.locator("#issued").inner_text()
     assert Axe().run(visitor, options=EVERY_RULE).response["violations"] == []
     visitor.get_by_role("link", name="To Home").click()
-    visitor.get_by_role("button", name="Log out").click()
+    visitor.get_by_role("button", name="Sign out").click()
     visitor.get_by_label("Token").fill("wwp_wrong")
-    visitor.get_by_role("button", name="Log in").click()
+    visitor.get_by_role("button", name="Sign in").click()
     expect(visitor.locator("#token-error")).to_be_visible()
     visitor.get_by_label("Token").fill(token)
-    visitor.get_by_role("button", name="Log in").click()
+    visitor.get_by_role("button", name="Sign in").click()
     expect(visitor).to_have_url(f"{guarded}/")

@@ -86,9 +86,9 @@ def test_logging_in(exposed: TestClient) -> None:
 
 
 def test_logging_out_ends_the_session(exposed: TestClient) -> None:
-    assert "Log out" not in exposed.get("/login").text
+    assert "Sign out" not in exposed.get("/login").text
     exposed.post("/login", data={"token": TOKEN})
-    assert "Log out" in exposed.get("/").text
+    assert "Sign out" in exposed.get("/").text
     session = exposed.cookies["warpwatch_session"]
     answer = exposed.post("/logout")
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
