@@ -14,11 +14,13 @@ import os
 import signal
 import sys
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.tensor  # Modules use it without importing it, because some other one of their package does.
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
@@ -131,6 +133,20 @@ def pretend(most_candidates: int) -> PretendedDriver:
     return driver
 
 
+def import_bare(root: Path, packages: Sequence[str]) -> None:
+    """Makes these packages, parents first, importable without running their `__init__`, which may import all of their
+    modules and what these need."""
+    for name in packages:
+        parent, _, last = name.rpartition(".")
+        package = types.ModuleType(name)
+        package.__path__ = [str(root / name.replace(".", "/"))]
+        # What a module asks its package for most often; the commit's own is in the `__init__` that does not run.
+        package.__version__ = "0.0"  # type: ignore[attr-defined]
+        sys.modules[name] = package
+        if parent:
+            setattr(sys.modules[parent], last, package)
+
+
 def launched(root: Path, definitions: Path, operator: str, suite: str, driver: PretendedDriver) -> str:
     """A digest of what the variants of an operator launch, forward and backward, in each case of a suite; ValueError
     where that is nothing."""
@@ -166,8 +182,11 @@ class Compiled:
     imported: list[str]
 
 
-def compile_in_fork(root: Path, definitions: Path, operator: str, suite: str, most_candidates: int) -> Compiled:
-    """What the operator launches, found in a process of its own, which imports the commit below `root`."""
+def compile_in_fork(
+    root: Path, definitions: Path, operator: str, suite: str, most_candidates: int, bare: Sequence[str] = ()
+) -> Compiled:
+    """What the operator launches, found in a process of its own, which imports the commit below `root`, and of the
+    packages in `bare` only the modules that the operator needs."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -175,6 +194,7 @@ def compile_in_fork(root: Path, definitions: Path, operator: str, suite: str, mo
         signal.alarm(_SECONDS)
         digest, reason = "", ""
         try:
+            import_bare(root, bare)
             digest = launched(root, definitions, operator, suite, pretend(most_candidates))
         except BaseException as error:  # noqa: BLE001 - whatever the code of a commit raises, it is unknown
             reason = f"{type(error).__name__}: {error}"[:300]

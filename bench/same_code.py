@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -63,6 +64,7 @@ class History:
         self.unknown: dict[str, str] = {}
         self._cache = cache
         self._blobs: dict[str, bytes] = {}
+        self._kept: dict[str, tuple[str, str]] = {}
 
     def commits(self, operators: Sequence[str], count: int) -> list[str]:
         """The newest commits that touch files of the operators, newest first."""
@@ -98,26 +100,42 @@ class History:
     def kept(self, key: str) -> tuple[str, str] | None:
         """(digest or "", reason) that was computed for this key."""
         file = self._cache / f"{key}.json"
-        return tuple(json.loads(file.read_text())) if file.exists() else None
+        if key not in self._kept and file.exists():
+            self._kept[key] = tuple(json.loads(file.read_text()))
+        return self._kept.get(key)
 
     def keep(self, key: str, digest: str, reason: str) -> tuple[str, str]:
-        self._cache.mkdir(parents=True, exist_ok=True)
-        (self._cache / f"{key}.json").write_text(json.dumps([digest, reason]))
+        """What could not be compiled is kept for this run alone, since a compiler may have been out of memory."""
+        self._kept[key] = digest, reason
+        if digest:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            (self._cache / f"{key}.json").write_text(json.dumps([digest, reason]))
         return digest, reason
 
 
 class TritonHistory(History):
     """Operators of definitions that lie beside the history."""
 
-    def __init__(self, repository: Path, cache: Path, definitions: DefinitionsVersion, suite: str, most: int) -> None:
+    def __init__(
+        self,
+        repository: Path,
+        cache: Path,
+        definitions: DefinitionsVersion,
+        suite: str,
+        most: int,
+        bare: Sequence[str],
+    ) -> None:
         super().__init__(repository, cache)
-        self._suite, self._most = suite, most
+        self._settings = [importlib.metadata.version("triton"), suite, str(most), *bare]
+        self._suite, self._most, self._bare = suite, most, bare
         mirror = mirror_of(repository, definitions)
         measured = parse_project(git.read_file(mirror, definitions.sha, "warpwatch.toml")).measured
         assert measured is not None
         self._measured: MeasuredCode = measured
         self._definitions = cache / f"definitions-{definitions.sha}"
         self._sources = Sources(repository, definitions)
+        # Files that were imported though they are no sources of the operator, so that their changes are not seen.
+        self.uncounted: defaultdict[str, set[str]] = defaultdict(set)
         # Sets of files that were imported, by operator: a change of any other file cannot change what is launched.
         self._imports: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
         self._remembered = cache / "imports.json"
@@ -145,7 +163,7 @@ class TritonHistory(History):
         return Identity(_fingerprint.digest(self.files(sha, self.globs(operator))), tree, digest or None)
 
     def _key(self, operator: str, files: Iterable[tuple[str, str | None]]) -> str:
-        return _fingerprint.digest([self._definitions.name, operator, self._suite, self._most, *files])
+        return _fingerprint.digest([self._definitions.name, operator, *self._settings, *files])
 
     def _find(self, operator: str, visible: Mapping[str, str]) -> tuple[str, str] | None:
         """What is kept of an operator whose imported files are the same, whatever else a child may read."""
@@ -161,8 +179,12 @@ class TritonHistory(History):
         with tempfile.TemporaryDirectory(prefix="same-code-") as scratch:
             self.write(visible.items(), Path(scratch))
             root = Path(scratch) / self._measured.path
-            compiled = compile_in_fork(root, self._definitions, operator, self._suite, self._most)
+            compiled = compile_in_fork(root, self._definitions, operator, self._suite, self._most, self._bare)
+        if not compiled.imported:
+            # The process ended early. Without files the key would be that of every commit.
+            return "", compiled.reason
         paths = tuple(str(PurePosixPath(self._measured.path) / path) for path in compiled.imported)
+        self.uncounted[operator].update(path for path in paths if not matches(path, self.globs(operator)))
         self._imports[operator].add(paths)
         self._remembered.write_text(json.dumps({name: sorted(sets) for name, sets in self._imports.items()}))
         return self.keep(
@@ -207,7 +229,7 @@ class NativeHistory(History):
         command = [*self._nvcc, "-gencode=arch=compute_90a,code=sm_90a", "-Icsrc"]
         plain = subprocess.run([*command, "-E", "-Xcompiler", "-P", unit], cwd=folder, capture_output=True)
         # What is the same after the preprocessor need not be compiled again.
-        same = hashlib.sha256(plain.stdout).hexdigest()[:32]
+        same = hashlib.sha256("\0".join(command).encode() + plain.stdout).hexdigest()[:32]
         found = self.kept(same) if plain.returncode == 0 else None
         if found is None:
             done = subprocess.run([*command, "-c", unit, "-o", "unit.o"], cwd=folder, capture_output=True, text=True)
@@ -252,6 +274,12 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=60)
     parser.add_argument("--suite", default="quick")
     parser.add_argument("--candidates", type=int, default=2, help="compile so many candidates of each autotuner")
+    parser.add_argument(
+        "--bare",
+        default="",
+        help="packages whose __init__ does not run, parents first, separated by commas: fewer files are imported, so "
+        "that fewer commits are compiled",
+    )
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "same-code")
     given = parser.parse_args()
     os.environ.setdefault("TRITON_CACHE_DIR", str(given.cache / "triton"))
@@ -261,15 +289,21 @@ def main() -> None:
     if not mirror.exists():
         git.update_mirror(url, given.cache)
     history: History
+    triton = None
     if given.definitions is None:
         history = NativeHistory(mirror, given.cache)
     else:
         version = newest_version(parse_source(given.definitions), given.cache)
-        history = TritonHistory(mirror, given.cache, version, given.suite, given.candidates)
+        history = triton = TritonHistory(
+            mirror, given.cache, version, given.suite, given.candidates, list(filter(None, given.bare.split(",")))
+        )
     commits = history.commits(operators, given.commits)
     count = compare(history, mirror, commits, operators)
     for what, reason in history.unknown.items():
         print(f"unknown: {what}: {reason}")
+    for operator, paths in triton.uncounted.items() if triton is not None else ():
+        if paths:
+            print(f"imported by {operator}, but no source of it: {' '.join(sorted(paths))}")
     print(" | ".join(["| commits", *COLUMNS.values()]) + " |")
     print(" | ".join([f"| {len(commits)}", *(str(count[key]) for key in COLUMNS)]) + " |")
 
