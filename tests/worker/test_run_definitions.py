@@ -111,6 +111,7 @@ def test_doctor_says_which_definition_is_wrong_and_why(repository: Repository, t
         (folder / name).write_text(text)
     # Files count as they are, committed or not.
     (root / "src" / "lib" / "__init__.py").write_text("def double(x):\n    return x * 3\n")
+    (root / "src" / "lib" / "other.py").write_text("import no_such_module\n")
 
     def doctor(place: Path) -> Result:
         return warpwatch(tmp_path / "home", "doctor", str(place), "--repository", repository.url, "--device", "cpu")
@@ -119,6 +120,7 @@ def test_doctor_says_which_definition_is_wrong_and_why(repository: Repository, t
     assert done.exit_code == 1, done.output
     parts = re.split(r"^(gappy|needy|twice|unfilled|unreadable)$", done.stdout, flags=re.MULTILINE)
     said = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert parts[0].startswith("src/lib/other.py imports no_such_module"), "gaps hide that an import fails"
     assert "missing" in said["gappy"]
     assert "operators/unreadable.py, line 1: SyntaxError" in said["unreadable"]
     assert said["needy"].rstrip().endswith("-m pip install no_such_module")
@@ -129,7 +131,8 @@ def test_doctor_says_which_definition_is_wrong_and_why(repository: Repository, t
     for name in broken:
         (folder / name).unlink()
     (root / "src" / "lib" / "__init__.py").write_text(defined.PACKAGE)
-    assert doctor(folder).exit_code == 0
+    right = doctor(folder)
+    assert (right.exit_code, "not installed" in right.stdout) == (0, False)
     (folder / "warpwatch.toml").write_text(defined.TOML + 'build = "echo no compiler; exit 3"\n')
     (folder / "operators" / "again.py").write_text(defined.OPERATOR.replace('"twice"', '"again"'))
     (root / "src" / "lib" / "__init__.py").write_text("import json\nimport no_such_module\n" + defined.PACKAGE)

@@ -56,8 +56,9 @@ def examine_definitions(settings: Settings, definitions: str, repository: Path, 
         if not operators:
             raise ProjectError(f"{definitions} defines no operator; `warpwatch init` writes a first one")
         measured = sources.measured(sha)
-        if measured is not None and measured.build is not None:
-            # The build may take half an hour, and only after it does an import fail.
+        gaps_of = {operator: find_gaps(sources.text(sha, operator) or "") for operator in operators}
+        if measured is not None and (measured.build is not None or any(gaps_of.values())):
+            # An import fails only after the build, which may take half an hour, and after every gap is filled.
             for module, place in find_missing(root, measured):
                 install = f"{shlex.quote(sys.executable)} -m pip install {module}"
                 text = f"{place} imports {module}, which is not installed; if the package needs it, {install}"
@@ -66,7 +67,7 @@ def examine_definitions(settings: Settings, definitions: str, repository: Path, 
         for operator in operators:
             console.print(operator, style="bold", markup=False, highlight=False)
             # What nobody has written yet is known without a process that fails on it.
-            gaps = find_gaps(sources.text(sha, operator) or "")
+            gaps = gaps_of[operator]
             for line, remedy in gaps:
                 text = f"  to fill: {sources.folder(sha)}/{operator}.py, line {line}: {remedy}"
                 console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
