@@ -462,7 +462,10 @@ setup(ext_modules=[CppExtension("fast._C", ["csrc/fast.cpp"])])
     native = """
 torch::Tensor isotonic(torch::Tensor s) { return s; }
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("isotonic", &isotonic); }
-TORCH_LIBRARY(fast, m) { m.def("knn(Tensor x, Tensor y, Tensor? ptr, int k) -> Tensor"); }
+TORCH_LIBRARY(fast, m) {
+  m.def("knn(Tensor x, Tensor y, Tensor? ptr, int k) -> Tensor");
+  m.def("walk(Tensor row, Tensor start, int length) -> Tensor");
+}
 static auto registry = torch::RegisterOperators().op("fast::version", [] { return 1; });
 """
     knn = """
@@ -475,6 +478,18 @@ def knn(x: torch.Tensor, y: torch.Tensor, k: int):
 
 def knn_graph(x: torch.Tensor, k: int):
     return knn(x, x, k)
+"""
+    walk = """
+import torch
+
+
+def walk(row: torch.Tensor, start: torch.LongTensor, length: int):
+    \"\"\"Walks along edges.
+
+    Args:
+        row (LongTensor): Where they begin.
+    \"\"\"
+    return torch.ops.fast.walk(row, start, length)
 """
     sort = """
 import torch
@@ -495,17 +510,38 @@ def soft_sort(values, strength=1.0):
         raise ValueError
     return SoftSort.apply(values)
 """
-    package = {"__init__.py": "from .knn import knn, knn_graph\nfrom .sort import *\n", "knn.py": knn, "sort.py": sort}
-    files = {"setup.py": setup, "csrc/fast.cpp": native} | {f"fast/{name}": text for name, text in package.items()}
+    exports = "from .knn import knn, knn_graph\nfrom .sort import *\nfrom .walk import walk\n"
+    package = {"__init__.py": exports, "knn.py": knn, "sort.py": sort, "walk.py": walk}
+    tests = """
+from fast import knn, walk
+
+
+def test_knn():
+    for k in (1, 2):
+        found = knn(x, y, k)
+
+
+def test_walk():
+    nodes = walk(row, start, 4)
+    assert nodes.tolist() == [0, 1]
+"""
+    files = {"setup.py": setup, "csrc/fast.cpp": native, "tests/test_fast.py": tests}
+    files |= {f"fast/{name}": text for name, text in package.items()}
     root = plant(tmp_path / "repository", files)
     result = init(root)
     assert result.exit_code == 0, result.output
     calls = {name: variant(tree) for name, tree in written(root)[1].items()}
-    assert calls == {"knn": "knn(x, y, k)", "soft_sort": "soft_sort(values)"}
+    assert calls == {"knn": "knn(x, y, k)", "soft_sort": "soft_sort(values)", "walk": "walk(row, start, length)"}
+    inputs = (root / "operators" / "walk.py").read_text()
+    indices = 'make.integers(0, case["n"], case["n"])'
+    assert f'{{"row": {indices}, "start": {indices}, "length": 4}}' in inputs
     assert "soft_sort(), which calls fast._C.isotonic" in result.output
     # Types and use say what is a tensor and what a number, so that the reference alone is left.
     gaps = result.output.partition("left to fill:")[2].partition("Then:")[0]
-    assert re.findall(r"(\w+) \(line", gaps) == ["reference", "reference"]
+    assert re.findall(r"(\w+) \(line", gaps) == ["reference"] * 3
+    reasons = dict(re.findall(r"operators/(\w+).py: .*; (.*)", gaps))
+    assert reasons["knn"].startswith("tests/test_fast.py:5 calls it in a loop, a branch or an expression")
+    assert reasons["walk"].startswith("tests/test_fast.py:10 compares its result with no other variable")
 
 
 def test_a_native_module_beside_the_packages_that_import_it_is_measured(tmp_path: Path) -> None:

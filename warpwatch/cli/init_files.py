@@ -84,8 +84,8 @@ class OperatorSketch:
     where that is not known. imports: lines of Python. parameters: what it must be given. call: the expression that
     calls it with parameters of these names; None where the source does not say how. symbol: its name in the source.
     called: the dotted name by which Python code calls it, where that is another. tensors: the parameters that the
-    source declares or uses as tensors. numbers: those that it declares as numbers, with a value each. known: the
-    function of torch that it is named after.
+    source declares or uses as tensors. values: how numbers and indices are made. known: the function of torch that it
+    is named after.
     copied: parameters and body of its function, where that is made of torch alone. tested: what a test of the package
     says, and untested why no test says it. sources: the files that it uses;
     none where it uses too many.
@@ -103,7 +103,7 @@ class OperatorSketch:
     symbol: str = ""
     called: str = ""
     tensors: tuple[str, ...] = ()
-    numbers: tuple[tuple[str, str], ...] = ()
+    values: tuple[tuple[str, str], ...] = ()
     known: KnownFunction | None = None
     copied: tuple[str, str] | None = None
     tested: CallSketch | None = None

@@ -26,6 +26,9 @@ _TENSOR_ATTRIBUTES = {"device", "dtype", "is_cuda", "ndim", "new_zeros", "numel"
 """Attributes that tell that a parameter without annotation is a tensor."""
 _NUMBERS = {"int": "4", "float": "1.0", "bool": "False"}
 """Values for required parameters of these types."""
+_INDICES = ("LongTensor", "IntTensor")
+"""Types of tensors whose numbers are indices, as annotations and docstrings name them."""
+_INDEX = 'make.integers(0, case["n"], case["n"])'
 _UNEVEN = re.compile(r"ReLU|SiLU|GeLU|SwiGLU|GeGLU|MoE|RoPE")
 """Names of the field whose capitals are no words of their own."""
 REGISTERS = "  # noqa: F401 - it registers the operator"
@@ -308,7 +311,7 @@ def sketch_function(
         is_cuda,
         symbol=node.name,
         tensors=tuple(parameter for parameter in parameters if parameter.removesuffix("_") in declared),
-        numbers=tuple((safe_name(argument), value) for argument, value in _numbers(node).items()),
+        values=tuple((safe_name(argument), value) for argument, value in _values(module, node).items()),
         known=known_function(name, module.package, tuple(parameters)),
         copied=_copied(module, node, parameters),
     )
@@ -329,20 +332,30 @@ def tensor_parameters(module: PackageFile, node: _Definition) -> set[str]:
     return {
         argument.arg.removesuffix("_")
         for argument in (*function.args.posonlyargs, *function.args.args)
-        if (module.resolve(argument.annotation) == "torch.Tensor" if argument.annotation else argument.arg in used)
+        if (
+            module.resolve(argument.annotation) in {f"torch.{name}" for name in ("Tensor", *_INDICES)}
+            if argument.annotation
+            else argument.arg in used
+        )
     }
 
 
-def _numbers(node: _Definition) -> dict[str, str]:
-    """The required parameters of a function that are annotated as numbers, each with a value of its type."""
+def _values(module: PackageFile, node: _Definition) -> dict[str, str]:
+    """The required parameters of a function that are numbers by their annotation, or indices by their annotation or
+    docstring, as in `row (LongTensor): …`; each with a value of its type."""
     if isinstance(node, ast.ClassDef):
         return {}
-    types = {
-        argument.arg: argument.annotation.id
-        for argument in (*node.args.posonlyargs, *node.args.args)
-        if isinstance(argument.annotation, ast.Name) and argument.arg in required(node)
-    }
-    return {name: _NUMBERS[type_] for name, type_ in types.items() if type_ in _NUMBERS}
+    words = ast.get_docstring(node) or ""
+    values = {}
+    for argument in (*node.args.posonlyargs, *node.args.args):
+        if argument.arg in required(node):
+            kind = module.resolve(argument.annotation) if argument.annotation is not None else ""
+            documented = re.search(rf"^\s*{argument.arg}\s*[(:]\s*(?:torch\.)?(\w+)", words, re.MULTILINE)
+            if kind in _NUMBERS:
+                values[argument.arg] = _NUMBERS[kind]
+            elif {kind.removeprefix("torch."), documented[1] if documented else ""} & {*_INDICES}:
+                values[argument.arg] = _INDEX
+    return values
 
 
 def _copied(module: PackageFile, node: _Definition, parameters: list[str]) -> tuple[str, str] | None:

@@ -164,7 +164,7 @@ def _find_call(
                 names = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
                 if all(isinstance(name, ast.Name) for name in names):
                     return place, value, [name.id for name in names if isinstance(name, ast.Name)]
-    raise _NotUnderstoodError("does not call it in a statement of its own that keeps the result")
+    raise _NotUnderstoodError("calls it in a loop, a branch or an expression, not in a statement that keeps the result")
 
 
 def _expected(body: Sequence[ast.stmt], place: int, targets: list[str]) -> tuple[list[str], list[int] | None]:
@@ -183,7 +183,7 @@ def _expected(body: Sequence[ast.stmt], place: int, targets: list[str]) -> tuple
                         pairs.setdefault(target, other)
     found = [index for index, target in enumerate(targets) if target in pairs]
     if not found:
-        raise _NotUnderstoodError("does not compare its result with another variable")
+        raise _NotUnderstoodError("compares its result with no other variable, by which a reference could be computed")
     is_alone = isinstance(body[place], ast.Assign) and len(targets) == 1
     return [pairs[targets[index]] for index in found], None if is_alone else found
 

@@ -272,7 +272,7 @@ def _values(sketch: OperatorSketch) -> dict[str, Any]:
         _definition("reference", given),
         '    return gap("compute the same in plain torch calls, for clarity")',
     ]
-    values = dict.fromkeys(sketch.tensors, 'make.normal(case["n"], case["n"])') | dict(sketch.numbers)
+    values = dict.fromkeys(sketch.tensors, 'make.normal(case["n"], case["n"])') | dict(sketch.values)
     if not sketch.tensors or values.keys() != set(sketch.parameters) or sketch.call is None:
         return {
             "inputs": '    return gap("return the arguments of the reference by name, in a dict")',
