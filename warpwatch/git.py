@@ -242,6 +242,9 @@ def update_mirror(
     config = _reach(url, destinations)
     path = mirror_path(url, home)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Often it lies in a checkout, whose files `warpwatch try` measures and watches.
+    if not (home / ".gitignore").exists():
+        (home / ".gitignore").write_text("*\n", encoding="ascii")
     _expect_answer(url, config)
     with _locked(path.with_suffix(".lock"), deadline):
         if not (path / "HEAD").exists():

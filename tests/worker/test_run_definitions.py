@@ -12,6 +12,7 @@ from typer.testing import Result
 from tests.builders import run_git
 from tests.worker import defined
 from tests.worker.conftest import Repository, identify, warpwatch
+from warpwatch import git
 from warpwatch.bundle import BundleReader
 from warpwatch.cli.run import describe_uncommitted, find_commits
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
@@ -59,6 +60,7 @@ def test_run_names_changed_files_that_it_does_not_measure(repository: Repository
     output.write_bytes(b"a results file")
     for name in ("earlier.wwb", "ignored.log"):
         (root / name).touch()
+    git.update_mirror(repository.url, root / ".warpwatch")
     assert describe_uncommitted(repository.url, [head], output) == ""
     (root / "kernels" / "a.py").write_text("x = 2\n")
     sentence = describe_uncommitted(repository.url, [first, head], output)
