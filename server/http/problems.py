@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 from warpwatch.db import errors as db_errors
@@ -20,6 +21,8 @@ from warpwatch.git import GitError
 from warpwatch.server.http.validation import explain
 
 MEDIA_TYPE = "application/problem+json"
+REFERENCE = "#/components/schemas/{model}"
+"""Where the OpenAPI description holds the schema of a type."""
 _log = logging.getLogger(__name__)
 
 
@@ -69,10 +72,11 @@ def not_found(what: str, name: object, remedy: str = "") -> UnknownNameProblem:
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The problems that an endpoint may answer with, for the OpenAPI description; every one may answer 400 and 503."""
-    return {
-        status: {"model": ProblemBody, "description": HTTPStatus(status).phrase} for status in (400, *statuses, 503)
-    }
+    """The problems that an endpoint may answer with, for the OpenAPI description; every one may answer 400 and 503.
+
+    `_describe_problems` adds their content. With "model", FastAPI would prepare ProblemBody 700 times at each start.
+    """
+    return {status: {"description": HTTPStatus(status).phrase} for status in (400, *statuses, 503)}
 
 
 def respond(request: Request, problem: Problem) -> Response:
@@ -188,10 +192,13 @@ def _describe_problems(app: FastAPI) -> None:
                 operation["responses"].setdefault("422", {"description": HTTPStatus(422).phrase})
                 for status, response in operation["responses"].items():
                     if status.startswith(("4", "5")):
-                        reference = {"schema": {"$ref": "#/components/schemas/ProblemBody"}}
-                        response["content"] = {MEDIA_TYPE: reference}
+                        reference = REFERENCE.format(model=ProblemBody.__name__)
+                        response["content"] = {MEDIA_TYPE: {"schema": {"$ref": reference}}}
+            components = schema["components"]["schemas"]
             for name in ("HTTPValidationError", "ValidationError"):
-                schema["components"]["schemas"].pop(name, None)
+                components.pop(name, None)
+            _, problems = models_json_schema([(ProblemBody, "validation")], ref_template=REFERENCE)
+            schema["components"]["schemas"] = dict(sorted((components | problems["$defs"]).items()))
             app.openapi_schema = schema
         return app.openapi_schema
 

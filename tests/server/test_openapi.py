@@ -55,6 +55,13 @@ def test_every_operation_says_what_it_answers(app: FastAPI) -> None:
                 )
 
 
+def test_every_type_that_is_referred_to_is_described(app: FastAPI) -> None:
+    description = app.openapi()
+    references = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(description)))
+    assert {"ProblemBody", "FieldError"} <= references
+    assert references <= description["components"]["schemas"].keys()
+
+
 def test_names_of_operations_are_unique(app: FastAPI) -> None:
     names = [operation["operationId"] for _, _, operation in operations(app)]
     assert len(names) == len(set(names))
