@@ -2,7 +2,8 @@
 
 nvcc compiles device code to machine code of one architecture, and the C++ compiler checks the bindings. The host's half
 of a source and linking would take as long again and more, so those are left to `warpwatch build`, which `make nightly`
-runs for all architectures.
+runs for all architectures. Sources that only instantiate templates are compiled together, because they share headers,
+which take most of their time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from warpwatch import _toolchain, native
 
 SOURCES = Path(__file__).parent.parent / "csrc"
 ARCH = _toolchain.ARCH_SPECIFIC[90]
+INSTANTIATION_LINES = 6
+"""Longer sources have names of their own, which would meet those of another."""
 
 
 def main() -> int:
@@ -44,13 +48,28 @@ def main() -> int:
             return done.returncode == 0
 
         def compiles(source: Path) -> bool:
-            kept = Path(folder, source.parent.name)
-            kept.mkdir(exist_ok=True)
+            kept = Path(folder, "cubins", source.parent.name)
+            kept.mkdir(parents=True, exist_ok=True)
             return runs([*device, str(kept), str(source)] if source.suffix == ".cu" else [*host, str(source)])
 
-        results = list(pool.map(compiles, sources)) if runs(precompiled) else []
-    print(f"CUDA code: {sum(results)} of {len(results)} sources compile")
-    return 0 if results and all(results) else 1
+        units = _join_instantiations(sources, Path(folder))
+        results = pool.map(compiles, units) if runs(precompiled) else []
+        compiled = sum(len(joined) for joined, is_right in zip(units.values(), results, strict=False) if is_right)
+    print(f"CUDA code: {compiled} of {len(sources)} sources compile")
+    return 0 if compiled == len(sources) > 0 else 1
+
+
+def _join_instantiations(sources: list[Path], folder: Path) -> dict[Path, list[Path]]:
+    """The files to compile, each with the sources that it consists of."""
+    units: defaultdict[Path, list[Path]] = defaultdict(list)
+    for source in sources:
+        lines = source.read_text().splitlines()
+        is_joined = source.suffix == ".cu" and len(lines) <= INSTANTIATION_LINES
+        units[folder / f"{source.parent.name}_instantiations.cu" if is_joined else source].append(source)
+    for unit, joined in units.items():
+        if unit.parent == folder:
+            unit.write_text("".join(f'#include "{source}"\n' for source in joined))
+    return units
 
 
 if __name__ == "__main__":
