@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -88,7 +88,8 @@ WHERE operators.repository_id = this.repository_id AND verdict IN ('confirmed', 
 """
 """SQL: the changes that a commit caused, may have caused, or ended."""
 
-_KEYS = f"""
+# The ids of changes are given as a list and not as a query, which would be planned as if it found most of them.
+_KEYS = """
 WITH newest AS (
     SELECT DISTINCT ON (operator_id, variant_id, case_id, device_id, kind)
            id, operator_id, variant_id, case_id, device_id, kind, status
@@ -103,7 +104,7 @@ WITH newest AS (
                         AND series.metric <> 'launch'))[1:1] AS compared
     FROM regressions JOIN regression_series ON regression_series.regression_id = regressions.id
     JOIN series ON series.id = regression_series.series_id
-    WHERE regressions.id IN (SELECT regressions.id {CHANGES_AT})
+    WHERE regressions.id = ANY(:changes)
     GROUP BY variant_id, case_id, series.device_id
 ), keys AS (
     SELECT operators.name AS operator, variant_id, case_id, device.key AS device_key, device.kind AS device_kind,
@@ -156,9 +157,14 @@ ORDER BY place
 """
 
 
-def count_cells(session: Session, commit_id: int) -> list[OperatorTally]:
-    """The operators that were tried at a commit, by name."""
-    return fetch(session, OperatorTally, _TALLIES, commit_id=commit_id)
+def list_change_ids(session: Session, commit_id: int) -> list[int]:
+    """The changes that a commit caused, may have caused, or ended."""
+    return list(session.execute(text(f"SELECT regressions.id {CHANGES_AT}"), {"commit_id": commit_id}).scalars())
+
+
+def count_cells(session: Session, commit_id: int, changes: Sequence[int]) -> list[OperatorTally]:
+    """The operators that were tried at a commit, by name. changes: as of `list_change_ids`."""
+    return fetch(session, OperatorTally, _TALLIES, commit_id=commit_id, changes=list(changes))
 
 
 def list_cells(
@@ -169,25 +175,30 @@ def list_cells(
     operator: str | None = None,
     before: int | None = None,
     limit: int = MAX_PAGE,
+    changes: Sequence[int] | None = None,
 ) -> Page[CommitCell]:
     """Every variant on every case tried at a commit: first what fails, then what changed, by operator.
 
-    line: that the commit is on. before: id of the last cell of the page before.
+    line: that the commit is on. before: id of the last cell of the page before. changes: as of `list_change_ids`, which
+    are read by default.
     """
     size = max(1, min(limit, MAX_PAGE))
     asked = {"commit_id": commit.id, "show": show, "operator": operator, "before": before, "limit": size + 1}
-    return page_of(_read_cells(session, commit, line, asked), size)
+    return page_of(_read_cells(session, commit, line, asked, changes), size)
 
 
 def list_all_cells(session: Session, commit: CommitRow, line: HistoryLine) -> list[CommitCell]:
     """All of them, for a file."""
     asked = {"commit_id": commit.id, "show": CellFilter.ALL, "operator": None, "before": None, "limit": None}
-    return _read_cells(session, commit, line, asked)
+    return _read_cells(session, commit, line, asked, None)
 
 
-def _read_cells(session: Session, commit: CommitRow, line: HistoryLine, asked: Mapping[str, Any]) -> list[CommitCell]:
+def _read_cells(
+    session: Session, commit: CommitRow, line: HistoryLine, asked: Mapping[str, Any], changes: Sequence[int] | None
+) -> list[CommitCell]:
     """The cells asked for, with their times, traces and commands."""
-    rows = session.execute(text(_CELLS), asked).mappings().all()
+    ids = list_change_ids(session, commit.id) if changes is None else list(changes)
+    rows = session.execute(text(_CELLS), {**asked, "changes": ids}).mappings().all()
     specs = _read_specs(session, {row["run_id"] for row in rows})
     times = read_times(session, [row["bench_result_id"] for row in rows if row["bench_result_id"] is not None], line)
     commands: dict[tuple[Any, ...], str] = {}

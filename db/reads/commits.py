@@ -16,6 +16,7 @@ from warpwatch.db.reads.commit_cells import (
     CHANGES_AT,
     OperatorTally,
     count_cells,
+    list_change_ids,
     newest_trace,
     read_times,
     read_traces,
@@ -159,10 +160,15 @@ def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail 
 
     changes = fetch(session, change, _CHANGES, commit_id=commit.id)
     unchanged = list_unchanged(session, commit.id)
-    tallies = count_cells(session, commit.id)
+    tallies = count_cells(session, commit.id, change_ids(session, commit.id, changes))
     device_keys = sorted({key for tally in tallies for key in tally.device_keys})
     builds = read_builds(session, commit)
     return CommitDetail(commit, repository, device_keys, tallies, builds, unchanged, changes, has_parent)
+
+
+def change_ids(session: Session, commit_id: int, listed: Sequence[CommitChange]) -> list[int]:
+    """All changes that a commit has to do with. listed: those of its details, which are all but for very many."""
+    return list_change_ids(session, commit_id) if len(listed) >= MAX_CHANGES else [row.regression.id for row in listed]
 
 
 class _Side(NamedTuple):

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from warpwatch.db.reads.code import list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
-from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
+from warpwatch.db.reads.commits import CommitDetail, change_ids, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named, read_line_of
 from warpwatch.db.reads.trades import list_trades
 from warpwatch.server.explanation.statements import state_cells
@@ -75,7 +75,8 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
     shows_trades = show == TRADED and bool(trades)
     chosen = CellFilter(show) if show in set(CellFilter) else CellFilter.ALL
     line = read_line_of(page.session, detail.commit.id) or ALL_COMMITS
-    cells = list_cells(page.session, detail.commit, line, chosen, operator, before, CELLS)
+    ids = change_ids(page.session, detail.commit.id, detail.changes)
+    cells = list_cells(page.session, detail.commit, line, chosen, operator, before, CELLS, ids)
     kept = {"show": None if chosen == CellFilter.ALL else chosen.value, "operator": operator}
     address, filters = f"/commits/{detail.commit.sha}", {"repository": detail.repository}
     tallies = [tally for tally in detail.operators if operator in (None, tally.operator)]
@@ -84,7 +85,8 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
     is_drawn = not (shows_trades or before or chosen == CellFilter.PROBLEMS)
     if is_drawn and len(changed) < min(counts["changed"], MOST_ROWS):
         # Failing cells left no room for those that changed.
-        changed = list_cells(page.session, detail.commit, line, CellFilter.CHANGED, operator, None, MOST_ROWS).items
+        only = CellFilter.CHANGED
+        changed = list_cells(page.session, detail.commit, line, only, operator, None, MOST_ROWS, ids).items
     statements = state_cells(page.session, detail.commit, [*cells.items, *changed], line)
     return page.page(
         "commit.html",
