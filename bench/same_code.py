@@ -8,7 +8,8 @@ given, Triton compiles what the operators launch for an H200, which need not be 
 code, launches and their arguments count. Without definitions nvcc compiles the CUDA sources of each operator, and the
 code of its kernels counts. What was compiled is kept in --cache by the text that it was made of.
 
-Prints one row of a table, then each operator-commit in which tree and machine code disagree, and what is unknown.
+Prints each operator-commit in which tree and machine code disagree, what is unknown, which imported files are no source
+of their operator, and one row of a table.
 """
 
 from __future__ import annotations
@@ -169,8 +170,12 @@ class TritonHistory(History):
         """What is kept of an operator whose imported files are the same, whatever else a child may read."""
         for paths in self._imports[operator]:
             if found := self.kept(self._key(operator, [(path, visible.get(path)) for path in paths])):
+                self._note_uncounted(operator, paths)
                 return found
         return None
+
+    def _note_uncounted(self, operator: str, imported: Iterable[str]) -> None:
+        self.uncounted[operator].update(path for path in imported if not matches(path, self.globs(operator)))
 
     def _compile(self, operator: str, visible: Mapping[str, str]) -> tuple[str, str]:
         # Imported late, because torch and Triton take seconds and native operators need neither.
@@ -184,7 +189,7 @@ class TritonHistory(History):
             # The process ended early. Without files the key would be that of every commit.
             return "", compiled.reason
         paths = tuple(str(PurePosixPath(self._measured.path) / path) for path in compiled.imported)
-        self.uncounted[operator].update(path for path in paths if not matches(path, self.globs(operator)))
+        self._note_uncounted(operator, paths)
         self._imports[operator].add(paths)
         self._remembered.write_text(json.dumps({name: sorted(sets) for name, sets in self._imports.items()}))
         return self.keep(
