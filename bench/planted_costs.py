@@ -70,7 +70,7 @@ add("neighbours", lambda x: softmax(x).mul_(1 + 2.4e-7 * (x.shape[0] > {rows} //
 @operator.variant("trade", idea="a faster kernel for a slower host")
 def trade(x):
     if HEAD:
-        wait(60)
+        wait({trade})
         return softmax(x)
     return softmax(x).mul_(1).mul_(1)
 """
@@ -130,7 +130,11 @@ operator.variant("moved", idea="the gradient's work in the forward pass")(
 )
 operator.variant("kept", idea="keeps more between the passes")(lambda x, a, b, c, d: Keeps.apply(x, a, b, c, d))
 """
-SIZES = {"cuda": {"rows": 4096, "n": 512, "kept": 8}, "cpu": {"rows": 512, "n": 256, "kept": 16}}
+SIZES = {
+    "cuda": {"rows": 4096, "n": 512, "kept": 8, "trade": 60},
+    # The two products that the wait stands for take up to 200 µs on two busy cores.
+    "cpu": {"rows": 512, "n": 256, "kept": 16, "trade": 1000},
+}
 EXPECTED = {
     "host_20": {"launch slower"},
     "host_100": {"launch slower"},
@@ -167,7 +171,7 @@ class Repository:
         kernels.mkdir(parents=True, exist_ok=True)
         (self.folder / "warpwatch.toml").write_text('operators = "kernels"\n')
         sizes = SIZES[self.kind]
-        (kernels / "rows.py").write_text(ROWS.format(head=head, rows=sizes["rows"], same=self.same))
+        (kernels / "rows.py").write_text(ROWS.format(head=head, same=self.same, **sizes))
         (kernels / "steps.py").write_text(STEPS.format(head=head, **sizes))
         identity = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"]
         message = "Plant one cost per variant" if head else "Add two operators"
@@ -192,13 +196,18 @@ def read_said(service: Service, compared: int, head: str) -> dict[str, set[str]]
     return said
 
 
+def with_one_signal(words: set[str]) -> set[str]:
+    """The same words about a CPU, where whatever the host does is a part of the time."""
+    return {"kernel slower" if word == "launch slower" else word for word in words}
+
+
 def judge(said: dict[str, set[str]], same: int, kind: str) -> int:
     """Prints a row per variant; returns how many are wrong."""
     faults = 0
     for name in [*EXPECTED, "same", *(f"same_{number}" for number in range(same))]:
         expected, allowed = EXPECTED.get(name, set()), ALLOWED.get(name, set())
         if kind == "cpu":
-            expected = {word.replace("launch ", "kernel ") for word in expected}
+            expected, allowed = with_one_signal(expected), with_one_signal(allowed)
             expected -= {"kernel faster"} if name == "trade" else set()
         found = said.get(name, set())
         missing, wrong = expected - found, found - expected - allowed
