@@ -8,9 +8,9 @@ LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header -
           --constraint constraints.in --extra dev pyproject.toml
 # Tests that assert times get a core for themselves. Others share them, the longest first, in a process per core and two
 # more, because half of the time they wait for children, servers and browsers. Those of the worker's loop, which wait
-# most, come first, so that they wait beside others. Browsers have one of these processes: their event loop stays in it,
-# and the service that all of them look at is seeded once. Another follows it with about as much as each of the others
-# has left by then.
+# most, come first, so that they wait beside others. Browsers have a process of their own: their event loop stays in it,
+# and the service that all of them look at is seeded once. Before them it runs about as much as each of the others has
+# left by then.
 TIMED  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py)
 LONG   := $(addprefix tests/worker/test_,loop.py proving.py execution.py up.py run.py) tests/kernels \
           $(addprefix tests/worker/test_,templates.py honest_builds.py exam.py definitions.py toolchains.py telemetry.py) \
@@ -28,7 +28,7 @@ TESTERS ?= 2
 # Many images switch byte code off, and then every process compiles all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help up ci test shared browsers later timed e2e nightly package coverage lint types migrations build libraries cuda check references shots examples lock vendor format hooks browser clean containers
+.PHONY: help up ci test shared later timed e2e nightly package coverage lint types migrations build libraries cuda check references shots examples lock vendor format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -47,11 +47,8 @@ endif
 shared: $(VENV)/.collected
 	$(PYTEST) $(PLAIN) -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(SHARED)
 
-browsers: $(VENV)/.collected browser
-	$(PYTEST) tests/browser $(ALSO)
-
-later: browsers
-	$(PYTEST) $(LATER)
+later: $(VENV)/.collected browser
+	$(PYTEST) $(LATER) $(ALSO) tests/browser
 
 timed: $(VENV)/.develop
 	$(PYTEST) $(PLAIN) -n $$(nproc) --own-cpu $(TIMED)
