@@ -81,6 +81,9 @@ def compare_over(group: SizeGroup, size: str, against: str) -> str | None:
     if all(lead <= 0 for lead in leads):
         winner = rivals[0] if len(set(rivals)) == 1 else "another variant"
         return f"{winner} beats {against} at every measured value of {size}; {far}"
+    if group.has_parts:
+        won = ", ".join(point.text for point, lead in zip(points, leads, strict=True) if lead > 0)
+        return f"{against} wins at {size} {won}; {far}"
     turns = [
         f"{'below' if before > 0 else 'from'} {size} "
         + significant(between(left, right, before / (before - behind), group.is_log))

@@ -21,6 +21,8 @@ from warpwatch.server.reports.formats import duration, natural, significant, uni
 
 LOG_SPREAD = 8
 """From this ratio of the largest to the smallest size on the axis is logarithmic."""
+TIE = 1.02
+"""Times of separate runs whose ratio is below this do not tell which variant is faster: the one that was stays."""
 
 
 class SizeQuantity(StrEnum):
@@ -55,6 +57,15 @@ class SizeGroup:
         return low > 0 and high / low >= LOG_SPREAD
 
     @property
+    def has_parts(self) -> bool:
+        """Whether sizes are several numbers, such as 32x32x32: nothing lies between two of them."""
+        return any("x" in point.text for point in self.points)
+
+    def places(self) -> list[float]:
+        """Where each point lies on the axis; sizes of several parts stand side by side, in order of their product."""
+        return [float(index) if self.has_parts else point.value for index, point in enumerate(self.points)]
+
+    @property
     def variants(self) -> list[str]:
         return sorted({name for point in self.points for name in point.cells}, key=variant_order)
 
@@ -85,7 +96,7 @@ def size_groups(cases: Sequence[CaseRow], cells: Sequence[TimedSeries]) -> dict[
     result: dict[str, list[SizeGroup]] = {}
     for name, by_rest in found.items():
         groups = [
-            SizeGroup(rest, sorted(points, key=lambda point: point.value))
+            SizeGroup(rest, sorted(points, key=lambda point: (point.value, natural(point.text))))
             for rest, points in by_rest.items()
             if len({point.value for point in points}) > 1
         ]
@@ -112,18 +123,32 @@ def _rest(case: CaseRow, name: str) -> str:
     return ",".join(part for part in (*sizes, case.precision, case.direction, *layout) if part)
 
 
+def leaders(group: SizeGroup) -> list[str]:
+    """The fastest variant at each point that has any: the one before it, unless another is faster by more than TIE."""
+    found: list[str] = []
+    for point in group.points:
+        if not point.cells:
+            continue
+        fastest = min(point.cells, key=partial(time_of, point))
+        stays = found and found[-1] in point.cells
+        is_tie = stays and time_of(point, found[-1]) <= TIE * time_of(point, fastest)
+        found.append(found[-1] if is_tie else fastest)
+    return found
+
+
 def crossovers(group: SizeGroup) -> list[Crossover]:
-    """Where the fastest variant changes, interpolated between the two cases around it."""
-    found = []
-    for left, right in pairwise(group.points):
-        shared = [name for name in group.variants if name in left.cells and name in right.cells]
-        if not shared:
+    """Where the fastest variant changes, interpolated between the two cases around it; nowhere for sizes of several
+    parts."""
+    found: list[Crossover] = []
+    points = [point for point in group.points if point.cells]
+    if group.has_parts:
+        return found
+    for (left, loser), (right, winner) in pairwise(zip(points, leaders(group), strict=True)):
+        if winner == loser or winner not in left.cells or loser not in right.cells:
             continue
-        loser, winner = (min(shared, key=lambda name: time_of(point, name)) for point in (left, right))
-        before = log(time_of(left, winner) / time_of(left, loser))
+        # At the left, the winner may be ahead already by less than counts.
+        before = max(0.0, log(time_of(left, winner) / time_of(left, loser)))
         behind = log(time_of(right, winner) / time_of(right, loser))
-        if winner == loser or before == behind:
-            continue
         found.append(Crossover(between(left, right, before / (before - behind), group.is_log), winner, loser))
     return found
 
@@ -144,8 +169,9 @@ def fastest_summary(group: SizeGroup, size: str) -> str:
     items = crossovers(group)
     if items:
         return ", ".join(f"{item.winner} beats {item.loser} from {size} {significant(item.value)}" for item in items)
-    # Variants that were not timed at neighbouring sizes cross nowhere, and still one of them may be the fastest.
-    fastest = [(min(point.cells, key=partial(time_of, point)), point.text) for point in group.points if point.cells]
+    # Variants that were not timed at neighbouring sizes cross nowhere, nor do any over sizes of several parts.
+    texts = [point.text for point in group.points if point.cells]
+    fastest = list(zip(leaders(group), texts, strict=True))
     runs = [(name, [text for _, text in run]) for name, run in groupby(fastest, key=itemgetter(0))]
     if len(runs) == 1:
         return f"{runs[0][0]} is the fastest at every size"
@@ -163,13 +189,16 @@ def size_figure(
     traces = []
     for variant in sorted(group.variants, key=lambda name: styles[name].is_lit):
         style = styles[variant]
-        points = [point for point in group.points if variant in point.cells]
+        places = {
+            place: point for place, point in zip(group.places(), group.points, strict=True) if variant in point.cells
+        }
+        points = list(places.values())
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
                 "name": escape(variant),
-                "x": [point.value for point in points],
+                "x": list(places),
                 "y": [_height(point, variant, quantity, scale) for point in points],
                 "legendrank": 1 if style.is_lit else 2,
                 "line": {"color": style.colour, "width": 2 if style.is_lit else 1, "dash": style.dash},
@@ -183,10 +212,10 @@ def size_figure(
             }
         )
     layout = plain_layout()
-    kind = "log" if group.is_log else "linear"
-    ticks = {point.value: point.text for point in group.points}
+    is_log = group.is_log and not group.has_parts
+    ticks = dict(zip(group.places(), (point.text for point in group.points), strict=True))
     layout["xaxis"] |= {
-        "type": kind,
+        "type": "log" if is_log else "linear",
         "title": {"text": escape(size)},
         "tickvals": list(ticks),
         "ticktext": [escape(text) for text in ticks.values()],
@@ -197,7 +226,7 @@ def size_figure(
     }
     if quantity != SizeQuantity.SHARE:
         layout["yaxis"]["dtick"] = "D2"
-    marks = [_mark(item, group.is_log, place) for place, item in enumerate(crossovers(group))]
+    marks = [_mark(item, is_log, place) for place, item in enumerate(crossovers(group))]
     layout["shapes"], layout["annotations"] = [shape for shape, _ in marks], [note for _, note in marks]
     return {"data": traces, "layout": layout}
 

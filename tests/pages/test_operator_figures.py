@@ -124,6 +124,35 @@ def test_the_crossover_lies_between_the_cases_around_it() -> None:
     assert item.value == pytest.approx(70 + 20 * 0.1017, abs=0.01)
 
 
+def test_a_time_within_two_per_cent_changes_no_leader() -> None:
+    cases = [case(n, {"n": n}) for n in (1, 2, 4, 8)]
+    times = {"v1": (10.0, 10.1, 10.1, 10.0), "v2": (11.0, 10.0, 9.0, 10.1)}
+    cells = [
+        cell(row.key, name, ns) for name, row_times in times.items() for row, ns in zip(cases, row_times, strict=True)
+    ]
+    (group,) = size_groups(cases, cells)["n"]
+    (item,) = crossovers(group)
+    assert (item.winner, item.loser, item.value) == ("v2", "v1", 2.0), "it was ahead at 2, by too little to count"
+
+
+def test_between_sizes_of_several_parts_lies_nothing() -> None:
+    sizes = ([64, 64], [128, 128], [32, 32, 32], [8, 8, 8, 8, 8])
+    cases = [case(n, {"factors": list(size)}) for n, size in enumerate(sizes)]
+    times = {"v1": (10.0, 20.0, 30.0, 40.0), "v2": (20.0, 10.0, 15.0, 20.0)}
+    cells = [
+        cell(row.key, name, ns) for name, row_times in times.items() for row, ns in zip(cases, row_times, strict=True)
+    ]
+    (group,) = size_groups(cases, cells)["factors"]
+    assert crossovers(group) == []
+    assert fastest_summary(group, "factors") == "the fastest is v1 at factors 64x64, v2 at factors 128x128 to 32x32x32"
+    assert compare_over(group, "factors", "v1") == (
+        "v1 wins at factors 64x64; v2 takes 0.500× the time of v1 at factors 32x32x32"
+    )
+    figure = size_figure(group, "factors", SizeQuantity.TIME)
+    assert [trace["x"] for trace in figure["data"]] == [[0, 1, 2, 3]] * 2, "equal products stand side by side"
+    assert figure["layout"]["xaxis"]["ticktext"] == ["64x64", "128x128", "8x8x8x8x8", "32x32x32"]
+
+
 def test_a_declared_question_is_answered_from_the_times_and_is_asked_where_there_are_none() -> None:
     cases, cells = sparse()
     questions = [SizeQuestion("When does sparse win?", "sparsity", "dense"), SizeQuestion("And over n?", "n", "dense")]
