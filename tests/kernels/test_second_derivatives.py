@@ -69,7 +69,10 @@ def test_a_second_derivative_is_right_or_refused(operator: Operator, build_cache
         except RuntimeError as error:
             refusal = str(error)
         assert refusal is None or "call the operator's v1" in refusal, variant.name
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4, msg=variant.name)
+        for ours, right in zip(actual, expected, strict=True):
+            # Some elements are small beside the terms that they are the sum of.
+            scale = float(right.abs().max())
+            torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-5 * scale, msg=variant.name)
 
 
 def test_a_first_derivative_is_taken_with_a_graph(build_cache: Path) -> None:
