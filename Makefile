@@ -6,11 +6,11 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip install --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
 LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-package warpwatch-example \
           --constraint constraints.in --extra dev pyproject.toml
-# Tests that assert times get a core for themselves. Others share them, the longest first, in a process per core and three
-# more, because half of the time they wait for children, servers and browsers. Those of the worker's loop, which wait
-# most, come first, so that they wait beside others. Browsers have a process of their own: their event loop stays in it,
-# and the service that all of them look at is seeded once. Before them it runs about as much as each of the others has
-# left by then.
+# Tests that assert times get a core for themselves. Others share them, the longest first, in a process per core and
+# three more, because half of the time they wait for children, servers and browsers. Those of the worker's loop, which
+# wait most, come first, so that they wait beside others. Browsers have a process of their own: their event loop stays
+# in it, and the service that all of them look at is seeded once. Before them it runs about as much as each of the
+# others has left by then.
 TIMED  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py)
 LONG   := $(addprefix tests/worker/test_,loop.py proving.py execution.py up.py run.py) tests/kernels \
           $(addprefix tests/worker/test_,templates.py honest_builds.py exam.py definitions.py toolchains.py telemetry.py) \
