@@ -118,6 +118,7 @@ def measure_round(
     """A round of `plain` in the process `base` and `variant` in the process `head`. plans: by variant, from the first
     round on."""
     kind, case, metric = subject.device_kind, subject.case, subject.metric
+    waiting, timed = ("launch_wait", "launch_ns") if metric == LAUNCH else ("wait", "samples_ns")
     if kind == "cuda" and variant not in plans:
         plans[variant] = agree_on_plan(base, head, variant, case)
     prepared = {"plan": to_json(plans[variant]) if variant in plans else None, "metrics": [metric]}
@@ -133,11 +134,9 @@ def measure_round(
     for turn in turns:
         process, name = sides[turn.side]
         wait = wait_share(kind, metric, samples["base"]) if turn.waits else 0.0
-        on_host = metric == LAUNCH
-        waits = {"launch_wait" if on_host else "wait": wait}
-        reply = process.request(verb="sample", variant=name, case=case, core=core, **waits)
+        reply = process.request(verb="sample", variant=name, case=case, core=core, **{waiting: wait})
         core = reply["core"]
-        slice_ns = typical(reply["launch_ns" if on_host else "samples_ns"], LAUNCH if on_host else kind)
+        slice_ns = typical(reply[timed], subject.time_kind)
         if turn.waits:
             waited.append(slice_ns / samples[turn.side][-1])
         else:

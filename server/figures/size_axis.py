@@ -54,7 +54,7 @@ class SizeGroup:
     @property
     def is_log(self) -> bool:
         low, high = self.points[0].value, self.points[-1].value
-        return low > 0 and high / low >= LOG_SPREAD
+        return not self.has_parts and low > 0 and high / low >= LOG_SPREAD
 
     @property
     def has_parts(self) -> bool:
@@ -124,11 +124,9 @@ def _rest(case: CaseRow, name: str) -> str:
 
 
 def leaders(group: SizeGroup) -> list[str]:
-    """The fastest variant at each point that has any: the one before it, unless another is faster by more than TIE."""
+    """The fastest variant at each point: the one before it, unless another is faster by more than TIE."""
     found: list[str] = []
     for point in group.points:
-        if not point.cells:
-            continue
         fastest = min(point.cells, key=partial(time_of, point))
         stays = found and found[-1] in point.cells
         is_tie = stays and time_of(point, found[-1]) <= TIE * time_of(point, fastest)
@@ -140,10 +138,9 @@ def crossovers(group: SizeGroup) -> list[Crossover]:
     """Where the fastest variant changes, interpolated between the two cases around it; nowhere for sizes of several
     parts."""
     found: list[Crossover] = []
-    points = [point for point in group.points if point.cells]
     if group.has_parts:
         return found
-    for (left, loser), (right, winner) in pairwise(zip(points, leaders(group), strict=True)):
+    for (left, loser), (right, winner) in pairwise(zip(group.points, leaders(group), strict=True)):
         if winner == loser or winner not in left.cells or loser not in right.cells:
             continue
         # At the left, the winner may be ahead already by less than counts.
@@ -170,8 +167,7 @@ def fastest_summary(group: SizeGroup, size: str) -> str:
     if items:
         return ", ".join(f"{item.winner} beats {item.loser} from {size} {significant(item.value)}" for item in items)
     # Variants that were not timed at neighbouring sizes cross nowhere, nor do any over sizes of several parts.
-    texts = [point.text for point in group.points if point.cells]
-    fastest = list(zip(leaders(group), texts, strict=True))
+    fastest = zip(leaders(group), (point.text for point in group.points), strict=True)
     runs = [(name, [text for _, text in run]) for name, run in groupby(fastest, key=itemgetter(0))]
     if len(runs) == 1:
         return f"{runs[0][0]} is the fastest at every size"
@@ -212,10 +208,9 @@ def size_figure(
             }
         )
     layout = plain_layout()
-    is_log = group.is_log and not group.has_parts
     ticks = dict(zip(group.places(), (point.text for point in group.points), strict=True))
     layout["xaxis"] |= {
-        "type": "log" if is_log else "linear",
+        "type": "log" if group.is_log else "linear",
         "title": {"text": escape(size)},
         "tickvals": list(ticks),
         "ticktext": [escape(text) for text in ticks.values()],
@@ -226,7 +221,7 @@ def size_figure(
     }
     if quantity != SizeQuantity.SHARE:
         layout["yaxis"]["dtick"] = "D2"
-    marks = [_mark(item, is_log, place) for place, item in enumerate(crossovers(group))]
+    marks = [_mark(item, group.is_log, place) for place, item in enumerate(crossovers(group))]
     layout["shapes"], layout["annotations"] = [shape for shape, _ in marks], [note for _, note in marks]
     return {"data": traces, "layout": layout}
 
