@@ -308,8 +308,9 @@ else:
             i = top + tl.arange(0, block_m).to(tl.int64)
             j = column * block_n + tl.arange(0, block_n)
             if is_scaled:
-                left = x_scale + i * x_scale_m
-                right = w_scale + expert.to(tl.int64) * w_scale_e + j // w_height * w_scale_n
+                # Scales of what is not stored are those of the last row and column.
+                left = x_scale + tl.minimum(i, stop - 1) * x_scale_m
+                right = w_scale + expert.to(tl.int64) * w_scale_e + tl.minimum(j, n - 1) // w_height * w_scale_n
             total = tl.zeros((block_m, block_n), tl.float32)
             for block in range(0, tl.cdiv(k, block_k)):
                 rows = x.load([top, block * block_k])
@@ -317,14 +318,12 @@ else:
                 if widen:
                     rows, columns = rows.to(tl.float32), columns.to(tl.float32)
                 if by_block:
-                    x_factor = tl.load(left + block * x_scale_k, i < stop, 0.0)
-                    w_factor = tl.load(right + block * w_scale_k, j < n, 0.0)
+                    x_factor, w_factor = tl.load(left + block * x_scale_k), tl.load(right + block * w_scale_k)
                     total += tl.dot(rows, columns) * x_factor[:, None] * w_factor[None, :]
                 else:
                     total = tl.dot(rows, columns, total, input_precision="ieee")
             if is_scaled and not by_block:
-                x_factor, w_factor = tl.load(left, i < stop, 0.0), tl.load(right, j < n, 0.0)
-                total = total * x_factor[:, None] * w_factor[None, :]
+                total = total * tl.load(left)[:, None] * tl.load(right)[None, :]
             inside = (i[:, None] < stop) & (j[None, :] < n)
             tl.store(y + i[:, None] * n + j[None, :], total.to(y.dtype.element_ty), inside)
 
