@@ -2,7 +2,8 @@
 such as the other commit of a comparison.
 
 Threads of OpenMP may wait for their next loop by spinning, for a fifth of a second at most, and for longer where others
-use the CPUs. So a process that does not rest is looked at twice more, each time after longer than that.
+use the CPUs. So a process that does not rest is looked at twice more, each time after longer than that. No kernel spins
+after its work: a device is looked at once more, and at once, since its profiler takes its time to start.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from ..failures import WrongResultError
 from ..problem import CaseProblem
 from ..timers.kernel import busy_ns
 
-_LOOK_SECONDS, _PATIENCE_SECONDS, _LOOKS = 0.1, 0.25, 3
+_LOOK_SECONDS = 0.1
+_PATIENCE_SECONDS = {"cpu": (0.0, 0.25, 0.25), "cuda": (0.0, 0.0)}
+"""Before each look, by kind of device."""
 _MOST_SHARE = 0.2
 """Of a look, in which the CPU or the device works at most."""
 _SUSPICIOUS_SHARE = 0.03
@@ -44,9 +47,8 @@ def expect_rest_once(problem: CaseProblem) -> None:
 
 def expect_rest(device: torch.device) -> None:
     """Raises WrongResultError when this process works although nothing calls the variant."""
-    for look in range(_LOOKS):
-        if look:
-            time.sleep(_PATIENCE_SECONDS)
+    for patience in _PATIENCE_SECONDS[device.type]:
+        time.sleep(patience)
         share = work_at_rest(device, _LOOK_SECONDS)
         if share <= _MOST_SHARE:
             return
