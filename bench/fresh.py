@@ -26,7 +26,7 @@ _REPLY = "reply "
 
 
 class FreshProcess:
-    """A child that runs `script --child …`: it imports and warms up, and then serves requests as JSON lines."""
+    """A child that runs `script --child …`: it imports, initialises the device, and serves requests as JSON lines."""
 
     def __init__(self, script: Path, arguments: list[str], environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -38,6 +38,12 @@ class FreshProcess:
             # The same environment as in a worker's children.
             env={**os.environ, **SHORT_SPIN, **KEEP_FREED_MEMORY, **environment},
         )
+
+    def begin(self) -> None:
+        """Lets the child use the device, which it does not while others measure."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
 
     def request(self, **request: Any) -> dict[str, Any]:
         """Sends one request and returns the reply; raises SystemExit when the child has died."""
@@ -63,14 +69,17 @@ def fresh_processes(
 ) -> Iterator[FreshProcess]:
     """Yields `count` children for `device` one after another; the caller closes each.
 
-    On a GPU the next `ahead` children import meanwhile; on a CPU they would disturb the timings.
+    On a GPU the next `ahead` children import meanwhile, and use the device once they are yielded; on a CPU they would
+    disturb the timings.
     """
     started_early = ahead if device.startswith("cuda") else 0
     waiting: list[FreshProcess] = []
     for index in range(count):
         while len(waiting) < min(1 + started_early, count - index):
             waiting.append(FreshProcess(script, ["--device", device, *arguments], environment))
-        yield waiting.pop(0)
+        process = waiting.pop(0)
+        process.begin()
+        yield process
 
 
 def serve(handle: Handler) -> None:
@@ -80,7 +89,8 @@ def serve(handle: Handler) -> None:
 
 
 def open_verbs(repository: Path, device: torch.device) -> Verbs:
-    """The harness for `repository` on an initialised device, with as many threads as cores."""
+    """The harness for `repository` on an initialised device, with as many threads as cores; waits for `begin`."""
+    sys.stdin.readline()
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(cores)
     torch.zeros(1, device=device)

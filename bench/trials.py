@@ -55,7 +55,7 @@ CASES = {
 }
 BUDGET_NS = 1_000_000_000
 IDENTICAL, CHANGED = 1000, 1000
-_TRIES, _TRIED = 2, 8
+_TRIES, _TRIED = 2, 4
 """Attempts to calibrate the slow-down, and the rounds of each."""
 
 Pair = Sequence[float]
@@ -136,6 +136,8 @@ def measure_round(
         wait = wait_share(kind, metric, samples["base"]) if turn.waits else 0.0
         reply = process.request(verb="sample", variant=name, case=case, core=core, **{waiting: wait})
         core = reply["core"]
+        if not reply[timed]:
+            raise SystemExit(f"{metric} of {name} on {case} is not measured: {reply['no_launch'] or reply['message']}")
         slice_ns = typical(reply[timed], subject.time_kind)
         if turn.waits:
             waited.append(slice_ns / samples[turn.side][-1])
@@ -150,7 +152,7 @@ def measure_round(
 
 def measure(subject: Subject, rounds: int, **slow_down: str) -> Iterator[tuple[Pair, Pair]]:
     """(identical code, changed code) of each round."""
-    children = fresh_processes(Path(__file__), subject.device, 2 * rounds, ahead=2, **slow_down)
+    children = fresh_processes(Path(__file__), subject.device, 2 * rounds, ahead=4, **slow_down)
     plans: dict[str, GraphPlan] = {}
     for index in range(rounds):
         base, head = next(children), next(children)
