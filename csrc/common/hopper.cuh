@@ -44,8 +44,18 @@ struct TensorAxis {
   uint32_t tile;
 };
 
-// Describes a tensor of 16-bit elements, whose first axis has stride 1, for tiles of rows of kSwizzleBytes. Returns false if the copy
-// engine cannot take it: it wants rows and the first element at multiples of 16 bytes.
+// What the copy engine calls elements of 16 bits, or codes of eight.
+template <class T>
+constexpr CUtensorMapDataType tensor_map_type() {
+  if constexpr (sizeof(T) == 1) {
+    return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  } else {
+    return T::kIsBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  }
+}
+
+// Describes a tensor of elements of 16 or eight bits, whose first axis has stride 1, for tiles of rows of kSwizzleBytes. Returns false if
+// the copy engine cannot take it: it wants rows and the first element at multiples of 16 bytes.
 template <class T, int Rank>
 bool make_tensor_map(CUtensorMap& map, const T* data, const TensorAxis (&axes)[Rank]) {
   cuuint64_t lengths[Rank], strides[Rank - 1];
@@ -64,9 +74,8 @@ bool make_tensor_map(CUtensorMap& map, const T* data, const TensorAxis (&axes)[R
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) return false;
   const auto encode = tensor_map_encoder();
-  const auto type = T::kIsBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   return encode != nullptr &&
-         encode(&map, type, Rank, const_cast<T*>(data), lengths, strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+         encode(&map, tensor_map_type<T>(), Rank, const_cast<T*>(data), lengths, strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -264,6 +273,34 @@ __device__ inline void store_transposed(void* row, const uint32_t (&from)[4]) {
 // Where the 16 bytes `unit` of row `row` lie in a tile that the copy engine permutes, in bytes.
 __device__ inline int swizzled(int row, int unit) { return row * kSwizzleBytes + (unit ^ row % 8) * 16; }
 
+// Stores 16 x N results of a warp, which a wgmma left in `sum`, at row m and column n of a matrix of rows. They go by way of `parts`: two
+// places of 16 rows of 64 results each, which the copy engine may still read when this returns.
+constexpr int kResultPart = 16 * kSwizzleBytes, kResultParts = 2;
+
+template <class T, int N>
+__device__ void store_results(const CUtensorMap& map, const float (&sum)[N / 2], unsigned char* parts, int m, int n, int batch) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < N / 64; ++i) {
+    unsigned char* part = parts + i % kResultParts * kResultPart;
+    if (lane == 0) await_store_reads<kResultParts - 1>();
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float* at = sum + i * 32 + j * 8;
+      const uint32_t packed[4] = {pack_pair<T>(at[0], at[1]), pack_pair<T>(at[2], at[3]), pack_pair<T>(at[4], at[5]),
+                                  pack_pair<T>(at[6], at[7])};
+      store_matrices(part + swizzled(lane % 16, j * 2 + lane / 16), packed);
+    }
+    publish_shared();
+    __syncwarp();
+    if (lane == 0) {
+      store_tile(map, part, n + i * 64, m, batch);
+      close_stores();
+    }
+  }
+}
+
 // How a wgmma finds an operand in shared memory. Rows of kSwizzleBytes, eight of them `along_rows` bytes before the next eight. Where
 // k runs down the rows, more than 64 outer indices lie in further tiles, `along_tiles` bytes apart.
 __device__ inline uint64_t operand_of(const void* tile, int along_rows = kSwizzleTile, int along_tiles = 16) {
@@ -298,6 +335,10 @@ __device__ inline void sync_after(float value) { __syncwarp(value < 0 ? 1 : ~0u)
 // sum[4 * j] and on, the elements that tensor_step gives it of columns 8 * j and on. `Columns` says that k runs down a tile's rows.
 template <class T, int N, bool ColumnsA, bool ColumnsB>
 __device__ void multiply_shared(float (&sum)[N / 2], uint64_t a, uint64_t b, bool add);
+
+// The same for codes in e4m3, 32 deep: k runs along the rows of both, as it has to. Sums keep about 14 bits.
+template <int N>
+__device__ void multiply_codes(float (&sum)[N / 2], uint64_t a, uint64_t b, bool add);
 
 // The same with a from registers, as tensor_step takes it, and k running down the rows of b.
 template <class T, int N>
@@ -334,6 +375,11 @@ __device__ void multiply_sparse(float (&sum)[128], const uint32_t (&a)[4], uint6
                " {" WARPWATCH_LIST_##SUMS "}, " O0 ", " O1 ", add, 1, 1, " O3 ", " O4 ";\n}"                                       \
                : WARPWATCH_SUM_##SUMS(0)                                                                                          \
                : "l"(a), "l"(b), "r"(int{add}), "n"(int{ColumnsA}), "n"(int{ColumnsB}))
+#define WARPWATCH_CODES(TYPE, N, SUMS, O0, O1, O2, O3, O4)                                                                         \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " O2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPE "." TYPE    \
+               " {" WARPWATCH_LIST_##SUMS "}, " O0 ", " O1 ", add, 1, 1;\n}"                                                       \
+               : WARPWATCH_SUM_##SUMS(0)                                                                                          \
+               : "l"(a), "l"(b), "r"(int{add}))
 #define WARPWATCH_REGISTERS(TYPE, N, SUMS, O0, O1, O2, O3, O4)                                                                     \
   asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE         \
                " {" WARPWATCH_LIST_##SUMS "}, {" O0 ", " O1 ", " O2 ", " O3 "}, " O4 ", add, 1, 1, 1;\n}"                          \
@@ -356,6 +402,11 @@ __device__ void multiply_shared(float (&sum)[N / 2], uint64_t a, uint64_t b, boo
   } else {
     WARPWATCH_BY_SIZE(WARPWATCH_SHARED, "f16")
   }
+}
+
+template <int N>
+__device__ void multiply_codes(float (&sum)[N / 2], uint64_t a, uint64_t b, bool add) {
+  WARPWATCH_BY_SIZE(WARPWATCH_CODES, "e4m3")
 }
 
 template <class T, int N>
@@ -390,6 +441,7 @@ __device__ void multiply_sparse(float (&sum)[128], const uint32_t (&a)[4], uint6
 #undef WARPWATCH_SUM_64
 #undef WARPWATCH_SUM_128
 #undef WARPWATCH_SHARED
+#undef WARPWATCH_CODES
 #undef WARPWATCH_REGISTERS
 #undef WARPWATCH_BY_SIZE
 #undef WARPWATCH_SPARSE

@@ -15,15 +15,15 @@ constexpr int kM = 128, kK = 64, kCluster = 2, kConsumers = 2;
 constexpr int kThreads = (1 + kConsumers) * kWarpgroup, kWarps = kConsumers * 4;
 // A tile of 64 x 64 elements, of which all others are made.
 constexpr int kSquare = 64 * 64 * 2;
-// Results leave by way of shared memory, 16 x 64 of a warp at a time, in two such places.
-constexpr int kPart = 16 * 64 * 2, kParts = 2;
+// Of shared memory through which the results of a warp leave.
+constexpr int kPartsBytes = warpwatch::kResultParts * warpwatch::kResultPart;
 
 template <int Columns, bool ByRowsA, bool ByRowsB>
 struct WarpgroupPlan {
   static constexpr bool kRowsA = ByRowsA, kRowsB = ByRowsB;  // Whether k is the contiguous axis.
   static constexpr int kN = Columns, kStages = kN == 256 ? 4 : 6;
   static constexpr int kBytesA = kM / 64 * kSquare, kBytesB = kN / 64 * kSquare, kStage = kBytesA + kBytesB;
-  static constexpr int kOut = kStages * kStage, kBarriers = kOut + kWarps * kParts * kPart;
+  static constexpr int kOut = kStages * kStage, kBarriers = kOut + kWarps * kPartsBytes;
   static constexpr int kSharedBytes = kBarriers + 2 * kStages * 8 + kSwizzleTile;
 };
 
@@ -82,30 +82,6 @@ __device__ void copy_tiles(const Maps& maps, const Grid& grid, Ring<P> ring, uin
   }
 }
 
-template <int N>
-__device__ void store(const CUtensorMap& map, const float (&sum)[N / 2], unsigned char* parts, int m, int n, int batch) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < N / 64; ++i) {
-    unsigned char* part = parts + i % kParts * kPart;
-    if (lane == 0) warpwatch::await_store_reads<kParts - 1>();
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float* at = sum + i * 32 + j * 8;
-      const uint32_t packed[4] = {warpwatch::pack_pair<Bf16>(at[0], at[1]), warpwatch::pack_pair<Bf16>(at[2], at[3]),
-                                  warpwatch::pack_pair<Bf16>(at[4], at[5]), warpwatch::pack_pair<Bf16>(at[6], at[7])};
-      warpwatch::store_matrices(part + warpwatch::swizzled(lane % 16, j * 2 + lane / 16), packed);
-    }
-    warpwatch::publish_shared();
-    __syncwarp();
-    if (lane == 0) {
-      warpwatch::store_tile(map, part, n + i * 64, m, batch);
-      warpwatch::close_stores();
-    }
-  }
-}
-
 template <class P>
 __device__ void multiply_tiles(const Maps& maps, const Grid& grid, Ring<P> ring, unsigned char* parts, uint32_t rank, int cluster,
                                int clusters) {
@@ -138,7 +114,7 @@ __device__ void multiply_tiles(const Maps& maps, const Grid& grid, Ring<P> ring,
     ring.release_in_cluster(last, kCluster);
     const Place<P> place(grid, tile);
     const int row = place.m + rank * kM + group * 64 + warp * 16;
-    store<P::kN>(maps.c, sum, parts + (group * 4 + warp) * kParts * kPart, row, place.n, place.batch);
+    warpwatch::store_results<Bf16, P::kN>(maps.c, sum, parts + (group * 4 + warp) * kPartsBytes, row, place.n, place.batch);
   }
   if (threadIdx.x % 32 == 0) warpwatch::await_store_reads<0>();
 }
