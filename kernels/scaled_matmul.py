@@ -20,11 +20,14 @@ from warpwatch.quantization import dequantize, format_of, spread
 from ._aligned import aligned
 from ._compiled import compiled
 from ._fp8 import fp8_unsupported
+from ._hopper import hopper_unsupported
 
 Scale = Tensor | tuple[Tensor, Tensor]
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 WIDTH_16 = 16
 """cuBLAS takes FP8 matrices whose sides are multiples of this."""
+COPIED_CODES, COPIED_RESULTS = 16, 8
+"""The copy engine takes rows of whole 16 bytes: so many codes, and so many results in bf16."""
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
@@ -61,6 +64,15 @@ def cost(case: Case) -> Cost:
     return Cost(2 * m * n * k, read + case.element_bytes * m * n)
 
 
+@functools.cache
+def register_native() -> None:
+    """Shapes for torch.compile for the torch operator that the library defines."""
+
+    @torch.library.register_fake("warpwatch::scaled_matmul")  # type: ignore[untyped-decorator]
+    def fake(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor) -> Tensor:
+        return a.new_empty(a.shape[0], b.shape[0], dtype=torch.bfloat16)
+
+
 def sized(precision: Any, m: int, n: int, k: int, a: str, b: str = "") -> Case:
     return case(precision, m=m, n=n, k=k, a=a, b=b or a)
 
@@ -92,6 +104,8 @@ EDGE = (
     sized("bf16", 129, 31, 96, "mxfp8", "mxfp8-e5m2"),
     sized("bf16", 3, 5, 48, "e5m2-row", "e4m3-row"),
     sized("f32", 2, 3, 96, "nvfp4"),
+    sized("bf16", 130, 264, 208, "e4m3-1x128", "e4m3-128x128"),
+    sized("bf16", 129, 136, 144, "e4m3-row", "e4m3-tensor"),
 )
 
 operator = Operator(
@@ -103,6 +117,7 @@ operator = Operator(
     case_of=case_of,
     depth=lambda case: int(case["k"]),
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
+    native=register_native,
     batch="m",
 )
 
@@ -163,6 +178,31 @@ def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, dtype: tor
         scales = aligned(a_scale.reshape(1)).reshape(()), aligned(b_scale.reshape(1)).reshape(())
         return torch._scaled_mm(left, right.mT, *scales, out_dtype=dtype)
     return torch._scaled_mm(left, right.mT, aligned(a_scale), aligned(b_scale).mT, out_dtype=dtype)
+
+
+def v3_unsupported(case: Case, device: DeviceKind) -> str | None:
+    a, b = case.number_format("a"), case.number_format("b")
+    if {a.element, b.element} != {"e4m3"} or {a.scale, b.scale} != {"f32"} or case.precision != "bf16":
+        return "it multiplies codes in e4m3 with scales in f32, into bf16"
+    if (a.block[1] or b.block[1]) and (a.block, b.block) != ((1, 128), (128, 128)):
+        return "of scales of blocks it takes 1x128 of a and 128x128 of b"
+    if case["k"] % COPIED_CODES or case["n"] % COPIED_RESULTS:
+        return "the copy engine takes rows of whole 16 bytes"
+    return hopper_unsupported()
+
+
+@operator.variant(
+    "v3",
+    idea="wgmma on Hopper: one warpgroup copies tiles into a ring by TMA, two multiply; with scales of blocks, sums of "
+    "128 codes are added in f32",
+    outcome="as fast as cuBLAS where that keeps sums in the tensor cores as well",
+    native=True,
+    devices=("cuda",),
+    unsupported=v3_unsupported,
+)
+def v3(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, dtype: torch.dtype) -> Tensor:
+    y: Tensor = torch.ops.warpwatch.scaled_matmul(a, b, a_scale, b_scale)
+    return y
 
 
 def triton_refused(case: Case, device: DeviceKind) -> str | None:

@@ -37,6 +37,27 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
     assert not [probe.message for probe in reply.probes if probe.status == "refuses"]
 
 
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (scaled_matmul.sized("bf16", 8, 16, 32, "e4m3-row", "e4m3-tensor"), None),
+        (scaled_matmul.sized("bf16", 8, 24, 144, "e4m3-1x128", "e4m3-128x128"), None),
+        (scaled_matmul.sized("bf16", 8, 16, 40, "e4m3-row"), "whole 16 bytes"),
+        (scaled_matmul.sized("bf16", 8, 12, 32, "e4m3-row"), "whole 16 bytes"),
+        (scaled_matmul.sized("bf16", 8, 16, 256, "e4m3-1x128"), "128x128 of b"),
+        (scaled_matmul.sized("bf16", 8, 16, 32, "e5m2-row", "e4m3-row"), "codes in e4m3"),
+        (scaled_matmul.sized("bf16", 8, 16, 32, "mxfp8"), "scales in f32"),
+        (scaled_matmul.sized("f32", 8, 16, 32, "e4m3-row"), "into bf16"),
+    ],
+)
+def test_the_hopper_kernel_refuses_what_it_cannot_read(
+    case: Case, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaled_matmul, "hopper_unsupported", lambda: None)
+    refusal = scaled_matmul.v3_unsupported(case, "cuda")
+    assert refusal is None if reason is None else reason in (refusal or "")
+
+
 def test_costs_count_codes_and_scales() -> None:
     assert scaled_matmul.cost(scaled_matmul.sized("bf16", 8, 16, 256, "e4m3-row")).bytes == 24 * 260 + 2 * 8 * 16
     nvfp4 = scaled_matmul.sized("f32", 8, 16, 256, "nvfp4")
