@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from warpwatch.contract.words import Status
+from warpwatch.worker.harness import failures
+from warpwatch.worker.harness.checks import probes
 from warpwatch.worker.harness.failures import status_of
 from warpwatch.worker.harness.timers import graphs as module
 from warpwatch.worker.harness.timers.graphs import CaptureError, capture
@@ -26,6 +28,22 @@ def test_memory_that_torch_refuses_to_native_code_is_told_from_other_failures(mo
     assert status_of(RuntimeError(NAMELESS)) is Status.OUT_OF_MEMORY
     # What was refused once does not explain what fails later.
     assert status_of(RuntimeError(NAMELESS)) is Status.CRASHED
+
+
+def test_a_probe_that_costs_the_context_says_so_in_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash() -> NoReturn:
+        raise RuntimeError("CUDA error: misaligned address\nSearch for it")
+
+    for module_of_it in (probes, failures):
+        monkeypatch.setattr(module_of_it, "device_works", lambda _device: False)
+    with pytest.raises(RuntimeError) as caught:
+        probes._run("offset inputs", crash, torch.device("cpu"))
+    failure = failures.describe(caught.value, torch.device("cpu"))
+    first, *rest = failure.message.splitlines()
+    assert first.startswith("CUDA error: misaligned address. This was in the probe 'offset inputs'. Its inputs begin")
+    assert first.endswith("aligned or stride. The CUDA context is lost, so this process ends.")
+    assert rest[0] == "Traceback (most recent call last):"
+    assert failure.poisoned
 
 
 class Graph:

@@ -45,6 +45,17 @@ def test_a_row_holds_check_time_and_comparison() -> None:
     assert (table.wrong, table.slower) == (1, 1)
 
 
+def test_a_row_has_the_error_of_a_traceback_and_all_of_other_messages() -> None:
+    traceback = "Traceback (most recent call last):\n  File x, line 1\nValueError: no"
+    table = ResultTable("cpu")
+    lost = f"CUDA error: misaligned address. The CUDA context is lost.\n{traceback}"
+    rows = [Finding(f"v{number}", CASE, Status.CRASHED, message) for number, message in enumerate([traceback, lost])]
+    table.add(JobKind.CHECK, findings(*rows))
+    (first, _), (second, _) = table.lines()
+    assert first.endswith("crashed  ValueError: no")
+    assert second.endswith("crashed  CUDA error: misaligned address. The CUDA context is lost.")
+
+
 @pytest.mark.parametrize(
     ("head_ns", "earliest", "slower"),
     [

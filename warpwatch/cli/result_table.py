@@ -9,7 +9,7 @@ from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import StopRule, times_of_rounds
 from warpwatch.contract.words import NO_FAILURE, JobKind, Reason, Signal, Status
-from warpwatch.server.reports.formats import change, duration, interval, share
+from warpwatch.server.reports.formats import change, duration, headline, interval, share
 from warpwatch.server.reports.sensitivity import CaseSensitivity
 from warpwatch.server.verdicts.held import PairOutcome, PairVerdict, classify_comparison
 from warpwatch.server.verdicts.thresholds import kind_of_time
@@ -101,12 +101,16 @@ class ResultTable:
         status = finding.status.replace("_", " ")
         if finding.status not in NO_FAILURE:
             self.wrong += 1
-            row.style, row.words = "red", " ".join(finding.message.split())
+            row.style, row.words = "red", _words_of(finding.message)
         if kind is JobKind.CHECK:
             row.check = "pass" if finding.status is Status.OK else status
         elif kind is JobKind.BENCH:
             times = {m.metric: m.median_ns for m in finding.bench.measurements} if finding.bench else {}
             row.time = duration(times.get(METRICS[self.device_kind][0])) if finding.status is Status.OK else status
+
+
+def _words_of(message: str) -> str:
+    return headline(message) if "Traceback (most recent call last)" in message else " ".join(message.split())
 
 
 def _add_comparison(row: _Row, comparison: Comparison, verdict: PairVerdict, signal: Signal | None) -> None:

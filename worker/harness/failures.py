@@ -72,7 +72,10 @@ def describe(error: BaseException, device: torch.device) -> Failure:
     error.__traceback__ = None
     gc.collect()
     if not device_works(device):
-        return Failure(Status.CRASHED, f"{message}\nThe CUDA context is lost, so this process ends.", poisoned=True)
+        # Pages and tables show the first line alone.
+        words = [(str(error).splitlines() or [type(error).__name__])[0].rstrip(".") + "."]
+        words += [*getattr(error, "__notes__", []), "The CUDA context is lost, so this process ends."]
+        return Failure(Status.CRASHED, "\n".join((" ".join(words), message)), poisoned=True)
     if device.type == "cuda":
         torch.cuda.empty_cache()
     if isinstance(error, WrongResultError):

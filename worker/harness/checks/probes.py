@@ -69,6 +69,13 @@ class ProbeHistory:
         return len(self._keys) > before
 
 
+_LAYOUTS = {
+    "strided inputs": "have gaps between their elements",
+    "offset inputs": "begin an element behind an aligned address, as slices do",
+}
+"""What the inputs of a probe do, in the words of a message."""
+
+
 class NotProbedError(Exception):
     """A probe does not apply to this variant or case; the message says why."""
 
@@ -114,7 +121,12 @@ def _run(name: str, probe: Callable[[], str], device: torch.device) -> Probe:
         return Probe(name, "wrong", str(wrong))
     except Exception as error:
         if not device_works(device):
-            error.add_note(f"The probe {name!r} raised this.")
+            error.add_note(f"This was in the probe {name!r}.")
+            if name in _LAYOUTS:
+                error.add_note(
+                    f"Its inputs {_LAYOUTS[name]}. A variant that cannot take them must raise an error that says "
+                    "contiguous, aligned or stride."
+                )
             raise
         if status_of(error) is Status.OUT_OF_MEMORY:
             return Probe(name, "skipped", "Not enough memory")
