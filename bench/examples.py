@@ -109,11 +109,12 @@ SWEPT = {
     "gru_step": [f"batch=8,embedding=256,hidden=512,vocab=5893,f32,{way}" for way in ("fwd", "bwd")]
     + ["batch=128,embedding=256,hidden=512,vocab=5893,f32,bwd"],
     "kron": [f"batch=1024,factors={factors},f32,fwd" for factors in ("8x8x8x8x8", "16x16x16x16", "128x128")],
+    "lottery": ["samples=256,features=16,hidden=32,steps=100,rounds=11,percent=80,seeds=5,f32,fwd"],
     "sparse24": ["tokens=8,n=4096,k=4096,train=0,f16,fwd"],
     "spmm": [f"size=4096x4096,n=256,sparsity={share},f32,fwd" for share in (0, 25, 50, 75, 95, 99)]
     + [f"size=4096x4096,n=256,sparsity={share},f32,bwd" for share in (50, 99)],
 }
-"""Cases beside those of the table: the points of charts over a size, by operator."""
+"""Cases beside those of the table, by operator: the points of charts over a size, and the controls of tickets."""
 UNTRACED = {"bpe_train", "lottery", "seq2seq_train"}
 """Operators without traces: one call makes thousands of launches, or none."""
 

@@ -51,9 +51,14 @@ def _sentence(row: ResultView, setup_ns: float, results: Sequence[ResultView]) -
 def curves_sentence(curves: Curves) -> str:
     """Where the lines end, the highest first."""
     ends = sorted(((line[-1], name) for name, line in curves.lines.items()), reverse=True)
-    return f"At {significant(curves.at[-1])} {curves.x}: " + ", ".join(
+    return f"At {_place_text(curves.at[-1])} {curves.x}: " + ", ".join(
         f"{name} {significant(end)}" for end, name in ends
     )
+
+
+def _place_text(place: float) -> str:
+    """A whole number, such as a count, with all its digits."""
+    return f"{place:.0f}" if place.is_integer() and abs(place) < 1e6 else significant(place)
 
 
 WIDTH, HEIGHT = 620.0, 220.0
@@ -77,7 +82,7 @@ def curves_svg(curves: Curves) -> str:
     every = -(-len(curves.at) // MOST_NAMED)
     for index in range(0, len(curves.at), every):
         x, _ = place(index, low)
-        text = escape(significant(curves.at[index]))
+        text = escape(_place_text(curves.at[index]))
         parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 14:.0f}" text-anchor="middle">{text}</text>')
     parts.append(f'<text x="{WIDTH - RIGHT:.0f}" y="{HEIGHT - 4:.0f}" text-anchor="end">{escape(curves.x)}</text>')
     legend = LEFT

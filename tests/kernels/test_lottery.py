@@ -35,7 +35,12 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
     assert reply.curves is not None
     assert reply.curves.at == list(module.kept(case))
     controls = ["new initial weights", "random mask"] if "seeds" in dict(case.sizes) else []
-    assert list(reply.curves.lines) == ["winning ticket", *controls]
+    assert list(reply.curves.lines) == ["winning ticket", "all weights", *controls]
+    assert set(reply.curves.lines["all weights"]) == {reply.curves.lines["winning ticket"][0]}
+
+
+def test_the_first_case_records_the_controls() -> None:
+    assert "seeds" in dict(module.operator.cases["quick"][0].sizes)
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, [SMALL], compiled=True))

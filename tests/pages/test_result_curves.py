@@ -9,7 +9,17 @@ import pytest
 
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.measurement import Curves
-from warpwatch.server.figures.result_curves import BOTTOM, HEIGHT, LEFT, MOST_NAMED, RIGHT, TOP, WIDTH, curves_svg
+from warpwatch.server.figures.result_curves import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    MOST_NAMED,
+    RIGHT,
+    TOP,
+    WIDTH,
+    curves_sentence,
+    curves_svg,
+)
 
 
 def lines_of(picture: str) -> list[list[tuple[float, float]]]:
@@ -27,6 +37,12 @@ def test_lines_share_one_scale() -> None:
     assert high[0] == (LEFT, TOP)
     assert high[2] == (WIDTH - RIGHT, (TOP + HEIGHT - BOTTOM) / 2)
     assert {y for _, y in low} == {HEIGHT - BOTTOM}
+
+
+def test_whole_places_keep_their_digits() -> None:
+    curves = Curves("weights left", "accuracy", [1842.0, 60.0, 0.25], {"ticket": [0.9, 0.9, 0.8], "dense": [0.9] * 3})
+    assert re.findall(r'text-anchor="middle">([^<]+)', curves_svg(curves)) == ["1842", "60", "0.250"]
+    assert curves_sentence(curves) == "At 0.250 weights left: dense 0.900, ticket 0.800"
 
 
 def test_one_place_and_equal_values_are_drawn() -> None:

@@ -70,6 +70,11 @@ def test_variants_are_drawn_over_a_size(lab: Lab, client: TestClient) -> None:
     assert page.count("v2 beats v1 from n 2560") == 3, (
         "below the chart, and in the labels of the chart and its download"
     )
+    assert "Dotted: " in page
+    lab.bench(1, {V1: 10_000.0, LARGE: 40_000.0, ("v2", CASES[0]): 20_000.0, ("v2", CASES[2]): 90_000.0})
+    page = client.get("/kernels/square?tab=sizes").text
+    assert "Cases: f32,fwd." in page
+    assert "Dotted: " not in page, "v1 is the fastest everywhere"
     assert client.get("/kernels/square?against=nothing").status_code == 422
 
 
