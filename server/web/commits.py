@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
+from warpwatch.db.reads.builds import BuildView, CodeChange
 from warpwatch.db.reads.code import list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
 from warpwatch.db.reads.commits import CommitDetail, change_ids, list_culprits, read_commit
@@ -35,6 +37,20 @@ MOST_TRADES = 3
 TRADED = "traded"
 """The tab with everything that the commit changed beside its times."""
 COUNTS = ("cells", "failing", "changed", "right", "wrong")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRow:
+    """A build and its kernels: those that changed, and all others.
+
+    first: place of the first build with the same kernels, because operators share libraries, and a commit is built in
+    several environments.
+    """
+
+    build: BuildView
+    changed: list[CodeChange]
+    same: list[CodeChange]
+    first: int
 
 
 @router.get("/commits")
@@ -94,6 +110,7 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         csv=query(f"/api/v1{address}.csv", **filters),
         cells_json=query(f"/api/v1{address}/cells", **filters, **kept, before=before, limit=CELLS),
         detail=detail,
+        builds=build_rows(detail.builds),
         commit=detail.commit,
         show=TRADED if shows_trades else chosen.value,
         operator=operator,
@@ -122,6 +139,18 @@ def commit_source(request: Request, settings: Config, sha: Sha, repository: Repo
 def group_of(cell: CommitCell) -> tuple[str, str]:
     """Group of a cell: failing, changed or neither, and the cell's operator."""
     return "failing" if cell.is_failing else "changed" if cell.is_changed else "", cell.operator
+
+
+def build_rows(builds: Sequence[BuildView]) -> list[BuildRow]:
+    rows: list[BuildRow] = []
+    for place, build in enumerate(builds):
+        changed = [change for change in build.changes or () if change.state != "unknown"]
+        # Kernels of one name and architecture differ in nothing that finds them again but the object itself.
+        found = {id(change.after) for change in changed}
+        same = [CodeChange(code.name, code.arch, "", None, code) for code in build.resources if id(code) not in found]
+        first = next((row.first for row in rows if (row.changed, row.same) == (changed, same)), place)
+        rows.append(BuildRow(build, changed, same, first))
+    return rows
 
 
 def sort_cells(cells: Iterable[CommitCell]) -> list[CommitCell]:

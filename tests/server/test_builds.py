@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
 from tests.builders import CPU, GPU, Lab
 from tests.pages.test_figures import accepted
@@ -46,8 +48,37 @@ def test_a_commit_says_which_kernels_changed(client: TestClient, lab: Lab) -> No
     assert (found["changes"][0]["before"]["registers"], found["changes"][0]["after"]["registers"]) == (32, 40)
     page = client.get(f"/commits/{lab.shas[2]}").text
     assert "2 kernels changed since" in page
+    (table,) = re.findall(r'<table class="machine">.*?</table>', page, re.DOTALL)
+    changed, same = re.findall(r"<tbody>.*?</tbody>", table, re.DOTALL)
+    assert (re.findall(r'<th scope="row">(\w+)', changed), re.findall(r'<th scope="row">(\w+)', same)) == (
+        ["three", "two"],
+        ["one"],
+    )
+    assert '<td>40 <span class="sub bad">+8</span></td>' in changed
     first = shown(client, lab, 0)
     assert (first["base_sha"], first["changes"]) == (None, None)
+
+
+def test_a_kernel_is_named_once_and_a_library_of_several_operators_listed_once(client: TestClient, lab: Lab) -> None:
+    """Three architectures of 343 kernels, twice, made a page of a megabyte."""
+    kernels = [kernel("one", arch, arch=arch) for arch in ("sm_80", "sm_90", "sm_100")] + [kernel("one", "overload")]
+    build(lab, 0, kernels)
+    with lab.database.session() as s:
+        s.execute(
+            text("INSERT INTO operators (repository_id, name) SELECT repository_id, 'user' FROM operators LIMIT 1")
+        )
+        s.execute(
+            text(
+                "INSERT INTO builds (commit_id, operator_id, environment_id, status, key, cached, seconds, log,"
+                " resources, code_hash) SELECT commit_id, (SELECT max(id) FROM operators), environment_id, status, key,"
+                " cached, seconds, log, resources, code_hash FROM builds"
+            )
+        )
+    page = client.get(f"/commits/{lab.shas[0]}").text
+    (table,) = re.findall(r'<table class="machine">.*?</table>', page, re.DOTALL)
+    assert re.findall(r'<th scope="row"[^>]*>one</th>', table) == ['<th scope="row" rowspan="4">one</th>']
+    assert [table.count(f"<td>{arch}</td>") for arch in ("sm_80", "sm_90", "sm_100")] == [1, 2, 1]
+    assert '<a href="#library-0">those of square</a>' in page
 
 
 def test_unchanged_code_says_since_when(client: TestClient, lab: Lab) -> None:
