@@ -473,21 +473,29 @@ LEFT JOIN LATERAL (
 WHERE regression_id = :id ORDER BY trials.id
 """
 
-_LINKS = """
-SELECT repositories.name AS repository, devices.kind AS device_kind, compare_job_id, base_trace_id, head_trace_id,
-       definitions_url, definitions_sha
-FROM regressions JOIN operators ON operators.id = regressions.operator_id
-JOIN repositories ON repositories.id = operators.repository_id
-JOIN devices ON devices.id = regressions.device_id WHERE regressions.id = :id
+_LINKED = f"""
+SELECT {COLUMNS}, repositories.name AS repository, devices.kind AS device_kind, compare_job_id, base_trace_id,
+       head_trace_id, definitions_url, definitions_sha
+FROM {TABLES} JOIN repositories ON repositories.id = operators.repository_id WHERE regressions.id = :id
 """
+_LINKS = (
+    "repository",
+    "device_kind",
+    "compare_job_id",
+    "base_trace_id",
+    "head_trace_id",
+    "definitions_url",
+    "definitions_sha",
+)
 
 
 def read_regression(session: Session, regression_id: int) -> RegressionDetail | None:
     """One change, whatever its verdict, with the series that show it and what people wrote; None when it is unknown."""
-    row = fetch_one(session, RegressionRow, _REGRESSIONS + "WHERE regressions.id = :id", id=regression_id)
-    if row is None:
+    columns = fetch_one(session, dict[str, Any], _LINKED, id=regression_id)
+    if columns is None:
         return None
-    links = dict(session.execute(text(_LINKS), {"id": regression_id}).mappings().one())
+    links = {name: columns.pop(name) for name in _LINKS}
+    row = RegressionRow(**columns)
     device_kind = links.pop("device_kind")
     definitions = definitions_version(links.pop("definitions_url"), links.pop("definitions_sha"))
 

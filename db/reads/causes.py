@@ -14,7 +14,7 @@ from warpwatch.contract.measurement import LaunchedCode
 from warpwatch.db.reads.builds import CodeChange, code_changes, kernel_codes
 from warpwatch.db.reads.launched import LaunchedPair
 from warpwatch.db.reads.lines import line_of, on_line
-from warpwatch.db.reads.query import fetch, fetch_one
+from warpwatch.db.reads.query import fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,10 @@ MOST_SERIES = 40
 SHOWN_ERRORS = 12
 
 
-class _Place(NamedTuple):
+class _Member(NamedTuple):
+    """A series of a change. base_at, head_at: ordinals of both ends; line_id, trunk_id, fork_at: the branch of the
+    change, as parameters of `on_line`. Without series there is one row without a series."""
+
     operator_id: int
     device_id: int
     base_at: int
@@ -132,24 +135,15 @@ class _Place(NamedTuple):
     line_id: int | None
     trunk_id: int | None
     fork_at: int | None
-
-    @property
-    def line(self) -> dict[str, int | None]:
-        """The branch of the change, as parameters of `on_line`."""
-        return {"line_id": self.line_id, "trunk_id": self.trunk_id, "fork_at": self.fork_at}
-
-
-class _Cell(NamedTuple):
-    series_id: int
-    variant_id: int
-    case_id: int
+    series_id: int | None
+    variant_id: int | None
+    case_id: int | None
     variant: str
     case: str
 
 
 class _Build(NamedTuple):
     sha: str
-    environment_id: int
     code_hash: str
     resources: list[Any]
 
@@ -160,107 +154,158 @@ class _Check(NamedTuple):
     launched: dict[str, Any] | None
 
 
-_PLACE = f"""
-SELECT operator_id, device_id, base.ordinal AS base_at, head.ordinal AS head_at, line_id, trunk_id, fork_at
+Checks = dict[tuple[int, str], _Check]
+"""Of each series the nearest check on each side, by the place of the series and the side."""
+
+# The worst confirmed one first.
+_MEMBERS = f"""
+SELECT regressions.operator_id, regressions.device_id, base.ordinal AS base_at, head.ordinal AS head_at, line_id,
+       trunk_id, fork_at, member.*
 FROM regressions
 JOIN commits AS base ON base.id = base_commit_id JOIN commits AS head ON head.id = head_commit_id
 LEFT JOIN LATERAL {line_of("head.id")} AS line ON true
+LEFT JOIN LATERAL (
+    SELECT series.id AS series_id, series.variant_id, series.case_id, variants.name AS variant, cases.key AS case
+    FROM regression_series AS member
+    JOIN series ON series.id = member.series_id
+    JOIN variants ON variants.id = series.variant_id
+    JOIN cases ON cases.id = series.case_id
+    WHERE member.regression_id = regressions.id
+    ORDER BY member.verdict <> 'confirmed',
+             abs(ln(greatest(coalesce(member.ratio, member.suspected_ratio, 1), 1e-9))) DESC, series.id LIMIT :limit
+) AS member ON true
 WHERE regressions.id = :id
 """
-
-# The worst confirmed one first.
-_MEMBERS = """
-SELECT series.id AS series_id, series.variant_id, series.case_id, variants.name AS variant, cases.key AS case
-FROM regression_series AS member
-JOIN series ON series.id = member.series_id
-JOIN variants ON variants.id = series.variant_id
-JOIN cases ON cases.id = series.case_id
-WHERE member.regression_id = :id
-ORDER BY member.verdict <> 'confirmed',
-         abs(ln(greatest(coalesce(member.ratio, member.suspected_ratio, 1), 1e-9))) DESC, series.id LIMIT :limit
-"""
+_IS_NEAR = {
+    "base": f"{{ordinal}} <= :base_at AND {on_line('commits.id')} ORDER BY {{ordinal}} DESC",
+    "head": f"{{ordinal}} >= :head_at AND {on_line('commits.id')} ORDER BY {{ordinal}}",
+}
+"""SQL: what lies nearest to a change on one side of it, on its branch."""
 
 
-def read_evidence(session: Session, regression_id: int) -> RegressionEvidence:
-    """Everything kept that may tell why a change came about; the regression must exist."""
-    return RegressionEvidence(
-        read_code_evidence(session, regression_id),
-        read_launched_pair(session, regression_id),
-        read_bench_evidence(session, regression_id),
-        read_error_evidence(session, regression_id),
+def _both(select: str, ordinal: str, order: str) -> str:
+    """SQL of what lies nearest on each side. select: up to its last condition, {side} is the side; order: of rows of
+    one commit."""
+    return " UNION ALL ".join(
+        f"({select.format(side=side)} AND {near.format(ordinal=ordinal)}, {order} LIMIT 1)"
+        for side, near in _IS_NEAR.items()
     )
 
 
-def read_code_evidence(session: Session, regression_id: int) -> CodeEvidence | None:
+_BUILDS = f"""
+WITH found AS (
+    SELECT commits.id, commits.ordinal, commits.sha, environment_id, builds.id AS build_id, code_hash, resources
+    FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments
+         ON environments.id = builds.environment_id
+    WHERE operator_id = :operator_id AND status = 'ok' AND device_id = :device_id
+), base AS (
+    SELECT * FROM found AS commits WHERE {_IS_NEAR["base"].format(ordinal="ordinal")}, build_id DESC LIMIT 1
+), head AS (
+    SELECT * FROM found AS commits WHERE {_IS_NEAR["head"].format(ordinal="ordinal")},
+           environment_id = (SELECT environment_id FROM base) DESC, build_id DESC LIMIT 1
+)
+SELECT 'base' AS side, sha, code_hash, resources FROM base
+UNION ALL SELECT 'head', sha, code_hash, resources FROM head
+"""
+_BENCHES = _both(
+    """
+    SELECT '{side}' AS side, commits.sha AS commit_sha, runs.job_id, median_ns, low_ns, high_ns, measured_at,
+           coalesce(results.details -> 'health', CAST('{{}}' AS jsonb)) AS health, environments.facts
+    FROM points
+    JOIN results ON results.id = points.result_id
+    JOIN runs ON runs.id = results.run_id
+    JOIN commits ON commits.id = points.commit_id
+    JOIN environments ON environments.id = points.environment_id
+    WHERE points.series_id = :series_id
+    """,
+    "points.ordinal",
+    "points.id DESC",
+)
+_NEAR_CHECKS = _both(
+    """
+    SELECT '{side}' AS side, commits.sha, details FROM results JOIN commits ON commits.id = results.commit_id
+    WHERE variant_id = cell.variant_id AND case_id = cell.case_id AND device_id = :device_id AND kind = 'check'
+    """,
+    "results.ordinal",
+    "results.id DESC",
+)
+_CHECKS = f"""
+SELECT CAST(place AS integer) AS place, side, sha, coalesce(details -> 'tensors', '[]') AS tensors,
+       CASE WHEN place = 1 THEN details -> 'launched' END AS launched
+FROM unnest(CAST(:variants AS bigint[]), CAST(:cases AS bigint[])) WITH ORDINALITY AS cell (variant_id, case_id, place)
+CROSS JOIN LATERAL ({_NEAR_CHECKS}) AS near
+"""
+
+
+def read_evidence(session: Session, regression_id: int, checked: int = MOST_SERIES) -> RegressionEvidence:
+    """Everything kept that may tell why a change came about; the regression must exist. checked: of so many series,
+    the worst first, errors are compared."""
+    rows = fetch(session, _Member, _MEMBERS, id=regression_id, limit=checked)
+    members = [row for row in rows if row.series_id is not None]
+    place = {name: getattr(rows[0], name) for name in ("base_at", "head_at", "line_id", "trunk_id", "fork_at")}
+    of_device = place | {"operator_id": rows[0].operator_id, "device_id": rows[0].device_id}
+    code = _read_code(session, of_device)
+    if not members:
+        return RegressionEvidence(code, None, None, None)
+    ids = {"variants": [row.variant_id for row in members], "cases": [row.case_id for row in members]}
+    checks: Checks = {}
+
+    def keep(place: int, side: str, **columns: Any) -> None:
+        checks[place, side] = _Check(**columns)
+
+    fetch(session, keep, _CHECKS, **of_device, **ids)
+    bench = _read_bench(session, members[0], place)
+    return RegressionEvidence(code, _launched_pair(members[0], checks), bench, _errors(members, checks))
+
+
+def _read_code(session: Session, place: dict[str, Any]) -> CodeEvidence | None:
     """The machine code on both sides of a change; None where it is not known on both."""
-    place = _read_place(session, regression_id)
+    builds: dict[str, _Build] = {}
 
-    def build(side: str, at: int, environment_id: int = 0) -> _Build | None:
-        condition, order = _nearest("commits.ordinal", side)
-        sql = f"""
-        SELECT commits.sha, environment_id, code_hash, resources
-        FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments
-             ON environments.id = builds.environment_id
-        WHERE operator_id = :operator_id AND status = 'ok' AND device_id = :device_id AND {condition}
-        ORDER BY {order}, environment_id = :environment_id DESC, builds.id DESC LIMIT 1
-        """
-        of = {"operator_id": place.operator_id, "device_id": place.device_id, "environment_id": environment_id}
-        return fetch_one(session, _Build, sql, at=at, **of, **place.line)
+    def keep(side: str, **columns: Any) -> None:
+        builds[side] = _Build(**columns)
 
-    base = build("base", place.base_at)
-    head = build("head", place.head_at, base.environment_id) if base else None
-    if base is None or head is None:
+    fetch(session, keep, _BUILDS, **place)
+    if len(builds) < 2:
         return None
+    base, head = builds["base"], builds["head"]
     changes = code_changes(kernel_codes(base.resources), kernel_codes(head.resources))
     return CodeEvidence(base.sha, head.sha, base.code_hash, head.code_hash, changes)
 
 
-def read_launched_pair(session: Session, regression_id: int) -> LaunchedPair | None:
-    """What the worst series launched on both sides of a change; None where it is not known on both."""
-    cells, place = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=1), _read_place(session, regression_id)
-    checks = [_nearest_check(session, place, cells[0], side) for side in ("base", "head")] if cells else []
-    known = [check for check in checks if check is not None and check.launched is not None]
-    if len(known) < 2:
-        return None
-    base, head = (from_json(LaunchedCode, check.launched) for check in known)
-    return LaunchedPair(cells[0].variant, cells[0].case, known[0].sha, known[1].sha, base, head)
+def _read_bench(session: Session, worst: _Member, place: dict[str, Any]) -> BenchEvidence:
+    """How the worst series was timed on both sides of a change."""
+    sides: dict[str, BenchSide] = {}
 
+    def keep(side: str, **columns: Any) -> None:
+        sides[side] = BenchSide(**columns)
 
-def read_bench_evidence(session: Session, regression_id: int) -> BenchEvidence | None:
-    """How the worst series was timed on both sides of a change; None where the change has no series."""
-    cells = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=1)
-    if not cells:
-        return None
-    cell, place = cells[0], _read_place(session, regression_id)
-
-    def timed(side: str, at: int) -> BenchSide | None:
-        condition, order = _nearest("points.ordinal", side)
-        sql = f"""
-        SELECT commits.sha AS commit_sha, runs.job_id, median_ns, low_ns, high_ns, measured_at,
-               coalesce(results.details -> 'health', '{{}}') AS health, environments.facts
-        FROM points
-        JOIN results ON results.id = points.result_id
-        JOIN runs ON runs.id = results.run_id
-        JOIN commits ON commits.id = points.commit_id
-        JOIN environments ON environments.id = points.environment_id
-        WHERE points.series_id = :series_id AND {condition}
-        ORDER BY {order}, points.id DESC LIMIT 1
-        """
-        return fetch_one(session, BenchSide, sql, series_id=cell.series_id, at=at, **place.line)
-
-    base, head = timed("base", place.base_at), timed("head", place.head_at)
+    fetch(session, keep, _BENCHES, series_id=worst.series_id, **place)
+    base, head = sides.get("base"), sides.get("head")
     differences = []
     if base and head:
         values = {name: (base.facts.get(name), head.facts.get(name)) for name in [*base.facts, *head.facts]}
         differences = [Difference(name, old, new) for name, (old, new) in values.items() if old != new]
-    return BenchEvidence(cell.variant, cell.case, base, head, differences)
+    return BenchEvidence(worst.variant, worst.case, base, head, differences)
 
 
-def read_error_evidence(session: Session, regression_id: int, limit: int = MOST_SERIES) -> ErrorEvidence | None:
+def _launched_pair(worst: _Member, checks: Checks) -> LaunchedPair | None:
+    """What the worst series launched on both sides of a change; None where it is not known on both."""
+    known = [check for side in _IS_NEAR if (check := checks.get((1, side))) is not None and check.launched is not None]
+    if len(known) < 2:
+        return None
+    base, head = (from_json(LaunchedCode, check.launched) for check in known)
+    return LaunchedPair(worst.variant, worst.case, known[0].sha, known[1].sha, base, head)
+
+
+def _errors(members: list[_Member], checks: Checks) -> ErrorEvidence | None:
     """The errors that checks found on both sides of a change in its worst series; None where there are no checks."""
-    cells = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=limit)
-    place = _read_place(session, regression_id)
-    changes = [change for cell in cells for change in _error_changes(session, place, cell)]
+    changes = [
+        change
+        for place, member in enumerate(members, start=1)
+        if (place, "base") in checks and (place, "head") in checks
+        for change in _error_changes(member, checks[place, "base"], checks[place, "head"])
+    ]
     told = [change for change in changes if None not in (change.base_relative, change.head_relative)]
     if not changes:
         return None
@@ -269,47 +314,15 @@ def read_error_evidence(session: Session, regression_id: int, limit: int = MOST_
     return ErrorEvidence(len(told), moved[:SHOWN_ERRORS])
 
 
-def _read_place(session: Session, regression_id: int) -> _Place:
-    place = fetch_one(session, _Place, _PLACE, id=regression_id)
-    assert place is not None
-    return place
-
-
-def _nearest(column: str, side: str) -> tuple[str, str]:
-    """Condition and order for what lies nearest to the change on one side of it, on its branch."""
-    here = on_line("commits.id")
-    if side == "base":
-        return f"{column} <= :at AND {here}", f"{column} DESC"
-    return f"{column} >= :at AND {here}", column
-
-
-def _nearest_check(session: Session, place: _Place, cell: _Cell, side: str) -> _Check | None:
-    condition, order = _nearest("results.ordinal", side)
-    sql = f"""
-    SELECT commits.sha, coalesce(details -> 'tensors', '[]') AS tensors, details -> 'launched' AS launched
-    FROM results JOIN commits ON commits.id = results.commit_id
-    WHERE variant_id = :variant_id AND case_id = :case_id AND device_id = :device_id AND kind = 'check'
-         AND {condition}
-    ORDER BY {order}, results.id DESC LIMIT 1
-    """
-    of = {"variant_id": cell.variant_id, "case_id": cell.case_id, "device_id": place.device_id}
-    at = place.base_at if side == "base" else place.head_at
-    return fetch_one(session, _Check, sql, at=at, **of, **place.line)
-
-
-def _error_changes(session: Session, place: _Place, cell: _Cell) -> list[ErrorChange]:
-    """Every tensor that either side told of, where both sides were checked."""
-
-    base, head = (_nearest_check(session, place, cell, side) for side in ("base", "head"))
-    if base is None or head is None:
-        return []
+def _error_changes(member: _Member, base: _Check, head: _Check) -> list[ErrorChange]:
+    """Every tensor that either side told of."""
     before, after = ({tensor["name"]: tensor for tensor in side.tensors} for side in (base, head))
     found = []
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name, {}), after.get(name, {})
         errors = (_number(old.get("relative")), _number(new.get("relative")), old.get("right"), new.get("right"))
         tolerance = _number(new.get("tolerance", old.get("tolerance")))
-        found.append(ErrorChange(cell.variant, cell.case, name, base.sha, head.sha, *errors, tolerance))
+        found.append(ErrorChange(member.variant, member.case, name, base.sha, head.sha, *errors, tolerance))
     return found
 
 

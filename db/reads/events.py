@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from warpwatch.db.reads.lines import ALL_COMMITS, read_line
+from warpwatch.db.reads.lines import HistoryLine
 from warpwatch.db.reads.query import MAX_PAGE, Page, fetch
 from warpwatch.db.regressions import (
     COLUMNS,
@@ -142,15 +142,18 @@ def list_events(
 
 def read_event(session: Session, repository_id: int, regression: RegressionRow) -> EventRow | None:
     """The event that a regression is part of; None when it is gone."""
-    line = read_line(session, repository_id, regression.branch) if regression.branch else None
     # All of one event holds the commit at the head of its narrowest range, so each overlaps every other.
     sql = """
-    SELECT base.ordinal AS since, head.ordinal AS until
+    SELECT base.ordinal AS since, head.ordinal AS until, branches.id AS line_id, trunk.id AS trunk_id, branches.fork_at
     FROM regressions JOIN commits AS base ON base.id = base_commit_id JOIN commits AS head ON head.id = head_commit_id
+    LEFT JOIN branches ON branches.repository_id = :repository_id AND branches.name = :branch
+    LEFT JOIN branches AS trunk ON trunk.repository_id = :repository_id AND trunk.is_watched AND trunk.id <> branches.id
     WHERE regressions.id = :id
     """
-    around = session.execute(text(sql), {"id": regression.id}).mappings().one()
-    question = RegressionFilter(regression.verdict, direction=regression.direction, line=line or ALL_COMMITS, **around)
+    values = {"id": regression.id, "repository_id": repository_id, "branch": regression.branch}
+    since, until, *place = session.execute(text(sql), values).one()
+    line = HistoryLine(regression.branch, *place)
+    question = RegressionFilter(regression.verdict, direction=regression.direction, since=since, until=until, line=line)
     sql = f"SELECT * FROM ({_events(question)}) AS events WHERE :id = ANY(ids)"
     asked = question.parameters | {"repository_id": repository_id}
     events = fetch(session, _Event, sql, limit=None, skip=0, id=regression.id, **asked)

@@ -27,11 +27,6 @@ METRIC_NAMES = {
 }
 
 
-def name_devices(session: Session) -> dict[str, str]:
-    """The name of every device by its key."""
-    return {device.key: device.name for device in list_devices(session)}
-
-
 @dataclass(frozen=True, slots=True)
 class Bench:
     """The chosen device and metric, and all devices and metrics to choose from."""

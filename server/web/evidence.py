@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from warpwatch.db.reads.causes import (
-    BenchEvidence,
-    read_bench_evidence,
-    read_code_evidence,
-    read_error_evidence,
-    read_launched_pair,
-)
+from warpwatch.db.reads.causes import MOST_SERIES, BenchEvidence, read_evidence
 from warpwatch.db.regressions import RegressionDetail
 from warpwatch.db.traces import read_trace
 from warpwatch.server.explanation.alignment import align_traces
@@ -56,9 +50,10 @@ def read_tab(
     """What the page shows of the evidence: the tabs that have something to say, the contents of the chosen one, and
     whether the host was busy. A tab that was asked for and has nothing to say gives way to the first."""
     number = detail.regression.id
-    bench = read_bench_evidence(page.session, number)
+    # Errors of the worst series tell whether there is something to say.
+    found = read_evidence(page.session, number, MOST_SERIES if asked == EvidenceTab.ERRORS else 1)
+    bench, code, launched = found.bench, found.code, found.launched
     busy = find_busy_host(bench)
-    code, launched = read_code_evidence(page.session, number), read_launched_pair(page.session, number)
     measured = [view.series for view in cases if view.series.base_ns]
     has_trace = detail.base_trace_id is not None and detail.head_trace_id is not None
     filled = {
@@ -66,7 +61,7 @@ def read_tab(
         EvidenceTab.DIFF: not is_public(page.request),
         EvidenceTab.TRACE: has_trace,
         EvidenceTab.CODE: code is not None or launched is not None,
-        EvidenceTab.ERRORS: read_error_evidence(page.session, number, limit=1) is not None,
+        EvidenceTab.ERRORS: found.errors is not None,
         EvidenceTab.HOST: bench is not None and bool(bench.base or bench.head),
         EvidenceTab.ROUNDS: bool(measured),
     }
@@ -81,7 +76,7 @@ def read_tab(
         flips = list_flips(launched.base, launched.head) if launched is not None else []
         contents = {"code": code, "launched": launched, "choices": flips}
     elif tab == EvidenceTab.ERRORS:
-        contents = {"numbers": read_error_evidence(page.session, number)}
+        contents = {"numbers": found.errors if tab == asked else read_evidence(page.session, number).errors}
     elif tab == EvidenceTab.HOST:
         contents = _host(bench, busy)
     elif tab == EvidenceTab.ROUNDS:

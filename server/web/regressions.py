@@ -18,7 +18,6 @@ from warpwatch.contract.words import Answer, ChangeDirection, ChangePhase, Inbox
 from warpwatch.db.muted import MutedSeriesRow, find_muted, list_muted, mute, unmute
 from warpwatch.db.reads.events import EventRow, QualityRow, list_choices, list_events, read_event, read_quality
 from warpwatch.db.reads.history import read_history
-from warpwatch.db.reads.lines import read_line
 from warpwatch.db.reads.previews import ChangePreview, list_previews
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.query import Page as Listed
@@ -63,7 +62,6 @@ from warpwatch.server.reports.wording import change_headline, change_tone
 from warpwatch.server.verdicts.statements import Statement, state_change
 from warpwatch.server.verdicts.trades import open_costs
 from warpwatch.server.web.brief import brief_cause, brief_change, brief_changes
-from warpwatch.server.web.choices import name_devices
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.evidence import EvidenceTab, read_tab
 from warpwatch.server.web.forms import field_message
@@ -101,7 +99,7 @@ def regressions(
         events = list_events(page.session, page.repository.id, resolved.question, before, EVENTS_PER_PAGE)
     if whole:
         events = Listed(with_common(page.session, events.items), events.next_before)
-    asked, name, names = filters.query_parameters(), page.repository.name, name_devices(page.session)
+    asked, name = filters.query_parameters(), page.repository.name
     return page.page(
         "regressions.html",
         json=None
@@ -122,8 +120,7 @@ def regressions(
         year=(datetime.now(UTC) - timedelta(days=365)).date().isoformat(),
         costs=_costs(page, filters.tab),
         all_branches=filters.branch == ALL_BRANCHES,
-        device_names=names,
-        options=_options(list_choices(page.session, page.repository.id), asked, names),
+        options=_options(list_choices(page.session, page.repository.id), asked, page.device_names),
     )
 
 
@@ -213,7 +210,7 @@ def _options(
         if chosen and chosen not in values:
             values.append(chosen)
     states = [name for name in STATE_FILTERS if name not in ("open", "any")]
-    devices = [(key, device_names.get(key, key)) for key in choices["device"]]
+    devices = [(key, device_names[key]) for key in choices["device"]]
     verdicts = [(verdict, state_name(verdict)) for verdict in Verdict]
     return {"state": states, "verdict": verdicts, "direction": DIRECTIONS, **choices, "device": devices}
 
@@ -303,10 +300,8 @@ def _find(page: PageScope, regression_id: int) -> RegressionDetail:
 def _history(page: PageScope, row: RegressionRow, most: CaseView | None) -> dict[str, Any] | None:
     """The chart of one case, on the branch of the change; None where it was never timed."""
     assert page.repository is not None
-    line = read_line(page.session, page.repository.id, row.branch) if row.branch else page.line
-    history = (
-        read_history(page.session, most.series.series_id, line or page.line, limit=HISTORY_POINTS) if most else None
-    )
+    line = page.line_of(row.branch)
+    history = read_history(page.session, most.series.series_id, line, limit=HISTORY_POINTS) if most else None
     return None if history is None or not history.points else history_figure([history], is_low=True)
 
 
@@ -365,11 +360,10 @@ def _show(
         plot=_plot(cases),
         times=_times(next(iter(cases), None)),
         trials=_trial_statements(detail),
-        may_compare=may_compare(page.session, row.id),
+        may_compare=row.verdict == Verdict.SUSPECTED and may_compare(page.session, row.id),
         muted=find_muted(page.session, [series.series_id for series in detail.series]),
         mute_form=mute_form or dict.fromkeys(("author", "until", "reason"), ""),
         mute_errors=mute_errors or {},
-        device_names=name_devices(page.session),
         states=list(Triage),
         today=date.today(),
         entered=entered

@@ -21,7 +21,7 @@ from jinja2.runtime import Context
 from warpwatch import __version__
 from warpwatch.db.reads.code import RepositoryRow, list_repositories
 from warpwatch.db.reads.devices import list_device_names
-from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, read_lines
+from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, read_line, read_lines
 from warpwatch.db.reads.query import Session
 from warpwatch.server.explanation.choices import describe_choice
 from warpwatch.server.explanation.kernel_names import short_name
@@ -109,6 +109,7 @@ class Scope:
         self.repository: RepositoryRow | None = self._choose(repository)
         self._lines: dict[str, HistoryLine] = {}
         self.line: HistoryLine = self._line(branch)
+        self.device_names = DeviceNames(session)
 
     def _line(self, branch: str | None) -> HistoryLine:
         """History line of the page: the branch that the address names, by default the watched branch."""
@@ -120,6 +121,12 @@ class Scope:
         if not branch:
             return watched
         return self._lines.get(branch) or line_or_404(self.session, self.repository, branch)
+
+    def line_of(self, branch: str | None) -> HistoryLine:
+        """History line of a branch of the page's repository; the page's own without a branch, or where it is gone."""
+        if self.repository is None or not branch:
+            return self.line
+        return self._lines.get(branch) or read_line(self.session, self.repository.id, branch) or self.line
 
     def _choose(self, name: str | None) -> RepositoryRow | None:
         if name:
@@ -133,7 +140,7 @@ class Scope:
     def page(self, template: str, *, json: str | None = None, status: int = 200, **values: Any) -> HTMLResponse:
         """Renders the page. json: address of its data below /api/v1, None where there is none."""
         values |= {
-            "device_names": DeviceNames(self.session),
+            "device_names": self.device_names,
             "repository": self.repository,
             "repositories": self.repositories,
             "json_url": json and f"/api/v1{json}",

@@ -52,7 +52,7 @@ from warpwatch.server.http.problems import Problem, documented, not_found
 from warpwatch.server.http.service import Before, Db, Limit, database_of, repository_or_404
 from warpwatch.server.reports.formats import variant_order
 from warpwatch.server.verdicts.statements import NO_DATA, state_rounds
-from warpwatch.server.web.choices import Text, name_devices
+from warpwatch.server.web.choices import Text
 from warpwatch.server.web.code import RepositoryName
 from warpwatch.server.web.render import PageScope, Scope, query
 
@@ -148,7 +148,6 @@ def compare(page: PageScope, a: Chosen = None, b: Chosen = None) -> Response:
         a=left,
         b=right,
         others=list_related_traces(page.session, either.id) if either else [],
-        device_names=name_devices(page.session),
         **{"alignment": None, "times": None, "contradiction": None} | pictures,
     )
 
@@ -203,7 +202,6 @@ def trace(page: PageScope, trace_id: int, call: Annotated[int | None, Query(ge=1
         left_out=detail.summary.get("left_out", 0),
         picture=timeline_svg(timeline) if timeline else None,
         others=list_related_traces(page.session, trace_id),
-        device_names=name_devices(page.session),
         memory=memory_figure(memory) if memory else None,
         is_constant=len(levels) == 1,
     )

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+import sqlalchemy
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
@@ -42,6 +43,23 @@ def stage(page: str, purpose: str) -> str:
     """The step of the investigation with this name."""
     steps = re.findall(r"<li(?: [^>]*)?>(?:(?!<li).)*?</li>", page[page.index('class="stages') :], re.DOTALL)
     return str(next(step for step in steps if purpose in step))
+
+
+def test_a_page_asks_few_questions(client: TestClient, lab: Lab) -> None:
+    for index in range(3):
+        lab.bench(index, {CELL: 1000.0, SECOND: 1000.0})
+        lab.check(index, {CELL: Status.OK, SECOND: Status.OK})
+    number = plant(lab, 0, 1, 1.3, [CELL, SECOND])
+    page_of(client, number)  # The first page looks at the schema as well.
+    statements: list[str] = []
+
+    def count(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        statements.append(statement)
+
+    sqlalchemy.event.listen(lab.database.engine, "before_cursor_execute", count)
+    page_of(client, number)
+    sqlalchemy.event.remove(lab.database.engine, "before_cursor_execute", count)
+    assert 10 < len(statements) <= 25
 
 
 # --- cases ----------------------------------------------------------------------------------------------------
