@@ -11,7 +11,7 @@ from statistics import median
 from warpwatch.contract.catalogue import SizeQuestion
 from warpwatch.db.reads.operator_cases import MetricTime
 from warpwatch.server.figures.size_axis import SizeGroup, between, fastest_summary, time_of
-from warpwatch.server.reports.formats import plural, significant
+from warpwatch.server.reports.formats import significant
 
 SWEEP, MOST_ANSWERS = 3, 4
 METRIC_PAIRS = {
@@ -109,7 +109,7 @@ def answer_metrics(times: Iterable[MetricTime], kind: str) -> list[tuple[str, st
                 ratios[case] = taken[fastest] / rival[fastest]
         if ratios:
             most = max(ratios, key=lambda case: ratios[case])
-            middle, cases = significant(median(ratios.values())), plural(len(ratios), "case")
-            far = f", most at {most}: {significant(ratios[most])}×" if len(ratios) > 1 else ""
-            answers.append((question, f"{beginning.format(middle)}, the median of {cases}{far}"))
+            middle = beginning.format(significant(median(ratios.values())))
+            of_cases = f", the median of {len(ratios)} cases, most at {most}: {significant(ratios[most])}×"
+            answers.append((question, middle + (of_cases if len(ratios) > 1 else f" at {most}")))
     return answers

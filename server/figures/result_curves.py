@@ -61,8 +61,10 @@ def _place_text(place: float) -> str:
     return f"{place:.0f}" if place.is_integer() and abs(place) < 1e6 else significant(place)
 
 
-WIDTH, HEIGHT = 620.0, 220.0
-LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 28.0, 34.0
+WIDE, NARROW = 620.0, 340.0
+"""Widths of the picture, and of the one on a phone; the style sheet shows one."""
+PLOT, LEFT, RIGHT, BOTTOM = 158.0, 48.0, 12.0, 38.0
+LEGEND_ROW, LETTER = 18.0, 6.4
 TICKS = 5
 MOST_NAMED = 12
 """Places on the horizontal axis that are named; of more, every second, third and so on."""
@@ -70,42 +72,59 @@ MOST_NAMED = 12
 
 def curves_svg(curves: Curves) -> str:
     """One line per name over places at equal distances, in the order in which they were recorded."""
+    ends = ", ".join(f"{name} {significant(line[-1])}" for name, line in curves.lines.items())
+    label = f"{curves.y} over {curves.x}; at the end {ends}"
+    return "".join(_picture(curves, width, label) for width in (WIDE, NARROW))
+
+
+def _picture(curves: Curves, width: float, label: str) -> str:
     values = [value for line in curves.lines.values() for value in line]
     low, high = min(values), max(values)
     low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
-    step = (WIDTH - LEFT - RIGHT) / max(len(curves.at) - 1, 1)
+    step = (width - LEFT - RIGHT) / max(len(curves.at) - 1, 1)
+    keys = _keys(list(curves.lines), width)
+    top = max(y for _, y in keys) + LEGEND_ROW
+    height = top + PLOT + BOTTOM
 
     def place(index: int, value: float) -> tuple[float, float]:
-        return LEFT + index * step, TOP + (high - value) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        return LEFT + index * step, top + (high - value) / (high - low) * PLOT
 
-    parts = [_level(place(0, low + (high - low) * share)[1], low + (high - low) * share) for share in _shares()]
-    every = -(-len(curves.at) // MOST_NAMED)
-    for index in range(0, len(curves.at), every):
+    levels = [low + (high - low) * index / (TICKS - 1) for index in range(TICKS)]
+    parts = [_level(place(0, value)[1], value, width) for value in levels]
+    texts = [_place_text(place) for place in curves.at]
+    room = (max(map(len, texts)) + 2) * LETTER
+    every = max(-(-len(texts) // MOST_NAMED), -int(-room // step) if step else 1)
+    for index in range(0, len(texts), every):
         x, _ = place(index, low)
-        text = escape(_place_text(curves.at[index]))
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 14:.0f}" text-anchor="middle">{text}</text>')
-    parts.append(f'<text x="{WIDTH - RIGHT:.0f}" y="{HEIGHT - 4:.0f}" text-anchor="end">{escape(curves.x)}</text>')
-    legend = LEFT
-    for number, (name, line) in enumerate(curves.lines.items()):
+        parts.append(f'<text x="{x:.1f}" y="{top + PLOT + 18:.0f}" text-anchor="middle">{escape(texts[index])}</text>')
+    parts.append(f'<text x="{width - RIGHT:.0f}" y="{height - 4:.0f}" text-anchor="end">{escape(curves.x)}</text>')
+    for number, ((name, line), (x, y)) in enumerate(zip(curves.lines.items(), keys, strict=True)):
         places = [place(index, value) for index, value in enumerate(line)]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
         dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in places)
         title = f"{name}: {', '.join(significant(value) for value in line[:MOST_NAMED])}"
-        key = f'<circle cx="{legend + 5:.0f}" cy="11" r="4"/><text x="{legend + 13:.0f}" y="15">{escape(name)}</text>'
+        key = f'<circle cx="{x + 5:.0f}" cy="{y:.0f}" r="4"/>'
+        key += f'<text x="{x + 13:.0f}" y="{y + 4:.0f}">{escape(name)}</text>'
         parts.append(f'<g class="k{number % 6}"><title>{escape(title)}</title><path d="{path}"/>{dots}{key}</g>')
-        legend += 26 + 6.4 * len(name)
-    ends = ", ".join(f"{name} {significant(line[-1])}" for name, line in curves.lines.items())
-    label = f"{curves.y} over {curves.x}; at the end {ends}"
-    box = f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" aria-label="{escape(label)}"'
-    return f'<svg class="curves" {box}>{"".join(parts)}</svg>'
+    box = f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(label)}"'
+    return f'<svg class="curves{" narrow" if width == NARROW else ""}" {box}>{"".join(parts)}</svg>'
 
 
-def _shares() -> list[float]:
-    return [index / (TICKS - 1) for index in range(TICKS)]
+def _keys(names: Sequence[str], width: float) -> list[tuple[float, float]]:
+    """Where the names of the lines stand: beside one another, in as many rows as they need."""
+    places: list[tuple[float, float]] = []
+    x, y = LEFT, 11.0
+    for name in names:
+        room = 26 + LETTER * len(name)
+        if x > LEFT and x + room > width:
+            x, y = LEFT, y + LEGEND_ROW
+        places.append((x, y))
+        x += room
+    return places
 
 
-def _level(y: float, value: float) -> str:
+def _level(y: float, value: float, width: float) -> str:
     return (
-        f'<path class="grid" d="M{LEFT:.0f} {y:.1f}H{WIDTH - RIGHT:.0f}"/>'
+        f'<path class="grid" d="M{LEFT:.0f} {y:.1f}H{width - RIGHT:.0f}"/>'
         f'<text x="{LEFT - 6:.0f}" y="{y + 4:.1f}" text-anchor="end">{significant(value)}</text>'
     )

@@ -17,7 +17,8 @@ from warpwatch.server.figures.gantt import DAY
 from warpwatch.server.reports.formats import kind_name, plural, seconds, share
 
 BAR_WIDTH, BAR_HEIGHT = 1160.0, 26
-CHART_WIDTH, CHART_HEIGHT, CHART_LEFT = 288.0, 84.0, 34.0
+CHART_HEIGHT, CHART_LEFT = 84.0, 12.0
+"""Pixels; and per cent of the width, so that texts have one size at every width."""
 MOST_DOTS = 400
 REST = "rest"
 ACTIVITY_NAMES = {activity: str(activity).replace("_", "-") for activity in Activity}
@@ -102,12 +103,12 @@ def _per_result_svg(
     ]
     for kind, points in per_result.items():
         dots = "".join(
-            f'<circle cx="{CHART_LEFT + (CHART_WIDTH - CHART_LEFT - 3) * (1 - (now - when) / DAY):.1f}" '
+            f'<circle cx="{CHART_LEFT + (99 - CHART_LEFT) * (1 - (now - when) / DAY):.2f}%" '
             f'cy="{y(value):.1f}" r="2.2"/>'
             for when, value in points[:MOST_DOTS]
         )
         parts.append(f'<g class="{escape(kind)}">{dots}</g>')
     text = "; ".join(f"{kind_name(kind)} {seconds(value)} in {plural(count, 'run')}" for kind, count, value in medians)
-    box = f'viewBox="0 0 {CHART_WIDTH:.0f} {CHART_HEIGHT:.0f}" role="img"'
+    box = f'height="{CHART_HEIGHT:.0f}" role="img"'
     label = escape(f"Seconds per result in the last 24 hours, medians: {text}")
     return f'<svg class="per-result" {box} aria-label="{label}">{"".join(parts)}</svg>'

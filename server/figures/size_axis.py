@@ -214,6 +214,7 @@ def size_figure(
         "title": {"text": escape(size)},
         "tickvals": list(ticks),
         "ticktext": [escape(text) for text in ticks.values()],
+        "ticklabeloverflow": "allow",
     }
     layout["yaxis"] |= {
         "title": {"text": TITLES.get(quantity, f"median, {unit}")},
@@ -221,7 +222,7 @@ def size_figure(
     }
     if quantity != SizeQuantity.SHARE:
         layout["yaxis"]["dtick"] = "D2"
-    marks = [_mark(item, group.is_log, place) for place, item in enumerate(crossovers(group))]
+    marks = [_mark(item, group, place) for place, item in enumerate(crossovers(group))]
     layout["shapes"], layout["annotations"] = [shape for shape, _ in marks], [note for _, note in marks]
     return {"data": traces, "layout": layout}
 
@@ -243,19 +244,23 @@ def _facts(point: SizePoint, variant: str) -> str:
     return ", ".join(parts)
 
 
-def _mark(item: Crossover, is_log: bool, place: int) -> tuple[Figure, Figure]:
-    """The line and the label of a size. place: its number, by which labels of near sizes stand below one another."""
+def _mark(item: Crossover, group: SizeGroup, place: int) -> tuple[Figure, Figure]:
+    """The line and the label of a size. place: its number, by which labels of near sizes stand below one another. A
+    label at the right half ends at its line: Plotly would make the axis longer for it."""
+    scale = log if group.is_log else float
+    low, high = scale(group.points[0].value), scale(group.points[-1].value)
+    is_right = scale(item.value) > (low + high) / 2
     line: Mapping[str, Any] = {"width": 1, "dash": "dot", "color": "#8a9097"}
     ends = {"xref": "x", "yref": "paper", "x0": item.value, "x1": item.value, "y0": 0, "y1": 1}
     note = {
         # Plotly places annotations on a logarithmic axis by their logarithm, and shapes by their value.
-        "x": log(item.value, 10) if is_log else item.value,
+        "x": log(item.value, 10) if group.is_log else item.value,
         "xref": "x",
         "y": 1,
         "yref": "paper",
         "yanchor": "top",
         "yshift": -14 * (place % 3),
-        "xanchor": "left",
+        "xanchor": "right" if is_right else "left",
         "text": escape(f"{item.winner} from {significant(item.value)}"),
         "showarrow": False,
         "font": {"size": 11},

@@ -159,7 +159,7 @@ def get_tokens(session: Db, caller: Asking, before: Before = None, limit: Limit 
 
 @api.post("/tokens", status_code=201, responses=documented(403, 422))
 def post_token(session: Db, caller: Asking, body: TokenRequest) -> IssuedToken:
-    """Make a token for your account, or as an administrator for any. It is sent like `WARPWATCH_TOKEN`, or typed at
+    """Create a token for your account, or as an administrator for any. It is sent like `WARPWATCH_TOKEN`, or typed at
     /login, and asked for only where that is set. Scopes: read, submit, triage, administer; each includes those before
     it."""
     return issue_token(session, caller, body)

@@ -116,7 +116,7 @@ def get_accounts(session: Db, name: Name = None, before: Before = None, limit: L
 
 @api.post("/accounts", status_code=201, responses=documented(409, 422))
 def post_account(session: Db, settings: Config, body: AccountRequest) -> Invitation:
-    """Make an account and a link that signs its reader in once, within seven days. Where an OpenID provider signs
+    """Create an account and a link that signs its reader in once, within seven days. Where an OpenID provider signs
     people in, nobody needs the link: the account belongs to whom the provider knows by this verified address."""
     return make_account(session, settings, body)
 
@@ -133,5 +133,5 @@ def patch_account(session: Db, account_id: int, body: AccountChange) -> AccountR
 
 @api.post("/accounts/{account_id}/invitation", status_code=201, responses=documented(404, 409, 422))
 def post_invitation(session: Db, settings: Config, account_id: int) -> Invitation:
-    """Make another link for an account, such as for somebody who lost the token. The link before it ends."""
+    """Create another link for an account, such as for somebody who lost the token. The link before it ends."""
     return renew_invitation(session, settings, account_id)

@@ -130,8 +130,9 @@ def get_channels(session: Db, repository: RepositoryName, before: Before = None,
 
 @api.post("/channels", status_code=201, responses=documented(409, 422))
 def post_channel(session: Db, settings: Config, body: ChannelRequest) -> ChannelRow:
-    """Tell people from now on. A webhook gets JSON, signed in `X-Warpwatch-Signature-256` with its secret: sha256= and
-    the HMAC of the body. A message is sent again, for about five hours, until it is taken."""
+    """Create a channel, which tells people from now on. A webhook gets JSON, signed in `X-Warpwatch-Signature-256`
+    with its secret: sha256= and the HMAC of the body. A message is sent again, for about five hours, until it is
+    taken."""
     repository = named_repository(session, body.repository)
     return get_channel(session, create_channel(session, settings, repository, body))
 

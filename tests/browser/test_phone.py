@@ -129,3 +129,24 @@ def test_labels_of_changes_cover_nothing(visit: Visit, width: int) -> None:
         is_beside = a["x"] + a["width"] <= b["x"] + 1 or b["x"] + b["width"] <= a["x"] + 1
         is_below = a["y"] + a["height"] <= b["y"] + 1 or b["y"] + b["height"] <= a["y"] + 1
         assert is_beside or is_below
+
+
+def test_many_variants_over_a_size_leave_room_for_their_lines(phone: Visit) -> None:
+    page = phone.open(HISTORY)
+    shown = page.evaluate("""async () => {
+        const [box, place, json] = ["div", "div", "script"].map((tag) => document.createElement(tag));
+        box.className = "card chart"; place.className = "plot"; place.dataset.figure = json.id = "many";
+        json.type = "application/json";
+        const x = [0, 25, 50, 75, 90, 95, 99], variants = [...Array(11).keys()];
+        json.textContent = JSON.stringify({
+          data: variants.map((number) => ({ name: `cusparse_variant_${number}`, x, y: x.map((at) => at + number) })),
+          layout: { legend: { orientation: "h", x: 0, y: 1.07 }, xaxis: { tickvals: x, ticktext: x.map(String) } },
+        });
+        box.append(place, json); document.querySelector("main").append(box);
+        await draw(place);
+        const { legend, xaxis, _size } = place._fullLayout;
+        return { height: _size.h, hasAllNames: legend._effHeight >= legend._height, ticks: xaxis.ticktext };
+    }""")
+    assert shown["height"] >= 200
+    assert shown["hasAllNames"], "a legend that scrolls hides names"
+    assert (shown["ticks"][0], shown["ticks"][-1], "95" in shown["ticks"]) == ("0", "99", False)

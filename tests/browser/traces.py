@@ -51,7 +51,6 @@ def _summary(kernels: list[TraceKernel]) -> dict[str, Any]:
             "launches": 2.0,
             "device_ns": 7e3,
             "bound": True,
-            "sentence": "The host issues a call in 31.0 µs.",
         },
         "host_timer": {"issue_ns": 3.1e4, "call_ns": 4.9e4, "count": 20},
         "gaps": {

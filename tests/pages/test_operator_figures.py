@@ -217,8 +217,8 @@ def test_the_cost_of_caches_and_launches_is_that_of_the_fastest_variant() -> Non
         ("call", "n=1", "v1", 12.0),
     ]
     assert [sentence for _, sentence in answer_metrics([MetricTime(*time) for time in times], "cuda")] == [
-        "Cold data takes 2.00× the time of hot data, the median of 1 case",
-        "A call from Python takes 4.00× the time in a CUDA graph, the median of 1 case",
+        "Cold data takes 2.00× the time of hot data at n=1",
+        "A call from Python takes 4.00× the time in a CUDA graph at n=1",
     ]
 
 
@@ -251,6 +251,7 @@ def test_labels_of_near_crossings_stand_below_one_another() -> None:
     (group,) = size_groups([case(n, {"n": n}) for n in times], cells)["n"]
     notes = size_figure(group, "n", SizeQuantity.TIME)["layout"]["annotations"]
     assert [note["yshift"] for note in notes] == [0, -14]
+    assert [note["xanchor"] for note in notes] == ["left", "right"], "a label to the right would make the axis longer"
 
 
 def test_cases_without_precision_and_direction_have_no_empty_name() -> None:

@@ -52,6 +52,20 @@ def test_the_operator_that_needs_somebody_comes_first(lab: Lab, client: TestClie
     assert 'class="share-bar"' in page
 
 
+def test_lists_say_the_same_of_a_share_above_the_ceiling(lab: Lab, client: TestClient) -> None:
+    lab.bench(0, {V1: 200.0, V2: 100.0})
+    for stored, shown in ((1.25, "&gt;100 %"), (0.875, "88 %")):
+        with lab.database.session() as s:
+            s.execute(text("UPDATE points SET roofline_share = :share"), {"share": stored})
+        pages = [client.get(path).text.replace("\u2009", " ") for path in ("/kernels", "/overview")]
+        meters = [
+            re.findall(r'<span class="meter"( title="125 % .*?")?>.*?<span>(.*?)</span></span>', page, re.DOTALL)
+            for page in pages
+        ]
+        assert {text for found in meters for _, text in found} == {shown}
+        assert all(bool(title) == (stored > 1) for found in meters for title, _ in found)
+
+
 def test_a_device_without_results_has_an_empty_list(lab: Lab, client: TestClient) -> None:
     page = client.get("/kernels").text
     assert "Not measured on this device yet" in page

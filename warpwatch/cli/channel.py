@@ -38,7 +38,7 @@ def add_channel(
     quiet: str = typer.Option("", metavar="FROM-UNTIL", help="Hours between which messages wait, such as 22-7."),
     time_zone: str = typer.Option("UTC", help="Of the quiet hours and of the digest."),
 ) -> None:
-    """Tell people from now on."""
+    """Create a channel, which tells people from now on."""
     with asking() as client:
         chosen, _ = choose_repository(client, repository)
         body: dict[str, Any] = {"repository": chosen, "name": name, "url": url, "time_zone": time_zone}

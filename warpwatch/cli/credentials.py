@@ -20,7 +20,7 @@ def add_account(
     name: str = typer.Argument(..., help="An e-mail address, where an OpenID provider signs people in."),
     role: AccountRole = typer.Option(AccountRole.VIEWER, help="Each may do what those before it may."),
 ) -> None:
-    """Make an account and print a link that signs its reader in once."""
+    """Create an account and print a link that signs its reader in once."""
     with asking() as client:
         typer.echo(client.post("/accounts", {"name": name, "role": role})["link"])
 

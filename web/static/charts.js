@@ -115,6 +115,30 @@ function commitTicks(place) {
   };
 }
 
+// A chart with many variants gets the room that its legend takes, so that the lines keep theirs.
+const LEAST_PLOT = 220;
+async function makeRoom(place) {
+  const { legend, _size } = place._fullLayout;
+  const missing = Math.max(LEAST_PLOT - _size.h, 0) + Math.max((legend?._height ?? 0) - (legend?._effHeight ?? 0), 0);
+  if (missing < 8) return;
+  const box = place.parentElement;
+  box.style.height = `${box.offsetHeight + Math.ceil(missing)}px`;
+  await Plotly.Plots.resize(place);
+}
+
+// Sizes that lie close together keep their points and lose their names, but for the first and the last.
+const LEAST_TICK = 15;
+function sizeTicks(place) {
+  const { xaxis } = place._fullLayout, { tickvals, ticktext } = place.layout.xaxis ?? {};
+  if (!tickvals || !ticktext || place.layout.meta?.commits) return;
+  const at = tickvals.map((value) => xaxis.d2p(value)), last = at.length - 1;
+  const kept = [last];
+  at.forEach((x, index) => { if (kept.every((other) => Math.abs(at[other] - x) >= LEAST_TICK)) kept.push(index); });
+  if (kept.length === at.length) return;
+  kept.sort((a, b) => a - b);
+  return Plotly.relayout(place, { "xaxis.tickvals": kept.map((index) => tickvals[index]), "xaxis.ticktext": kept.map((index) => ticktext[index]) });
+}
+
 // A line that is drawn in grey has its own colour while the reader points at it, or at its name in the legend. Styles are
 // set at the elements: a restyle of the chart would draw thousands of points anew.
 function light(place, index, isLit) {
@@ -164,6 +188,8 @@ async function draw(place) {
   if (IS_TOUCH) figure.layout.dragmode = false;
   // The chart library counts a tap, and the click that a browser adds to it, as a double click.
   await Plotly.newPlot(place, figure.data, withTheme(figure.layout), IS_TOUCH ? { ...CONFIG, doubleClick: false, displayModeBar: false } : CONFIG);
+  await makeRoom(place);
+  await sizeTicks(place);
   await spreadLabels(place, true);
   lightOnHover(place);
   // The first custom value of a point is where a click on it leads.
