@@ -55,7 +55,15 @@ SELECT jobs.id AS job_id, results.kind, results.status, results.message, operato
              AND before.case_id = results.case_id AND before.device_id = results.device_id
                   AND before.kind = results.kind
            ORDER BY before.id DESC LIMIT 1
-       ), false) AS known_before
+       ), false) AS known_before,
+       (SELECT CASE WHEN later.status = 'ok' THEN newer.sha END
+        FROM jobs AS other JOIN runs ON runs.job_id = other.id JOIN results AS later ON later.run_id = runs.id
+        JOIN commits AS newer ON newer.id = later.commit_id
+        WHERE other.submission_id = submissions.id AND other.operator_id = jobs.operator_id
+          AND other.kind = results.kind AND later.kind = results.kind AND later.variant_id = results.variant_id
+          AND later.case_id = results.case_id AND later.device_id = results.device_id
+          AND newer.ordinal > commits.ordinal
+        ORDER BY newer.ordinal DESC, later.id DESC LIMIT 1) AS right_at
 FROM submissions
 JOIN jobs ON jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT
      FROM submissions.base_commit_id
@@ -147,7 +155,7 @@ SELECT regressions.id AS regression_id, regressions.direction, regression_series
        CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message,
        {MERGED_CULPRIT} AS merged_sha, merged_head.subject AS merged_subject, regression_series.left_ratio,
        (SELECT sha FROM commits WHERE id = regression_series.fixed_by_commit_id) AS fixed_by_sha,
-       {CAN_CONFIRM} AS can_confirm, series.metric, series.protocol, {SIGNAL} AS signal
+       {CAN_CONFIRM} AS can_confirm, series.metric, series.protocol, {SIGNAL} AS signal, regressions.cause
 FROM submissions
 CROSS JOIN LATERAL (
     SELECT DISTINCT operator_id, device_id FROM jobs WHERE submission_id = submissions.id AND kind = 'bench'
@@ -225,7 +233,7 @@ row ->> 'variant' AS variant, row ->> 'case' AS case, devices.key AS device_key,
 head.sha AS head_sha, base.sha AS base_sha, jobs.spec
 """
 _PATCH_FAULTS = f"""
-SELECT {_PATCH_COLUMNS}, jobs.kind, false AS known_before {_OF_PATCH}
+SELECT {_PATCH_COLUMNS}, jobs.kind, false AS known_before, NULL AS right_at {_OF_PATCH}
   AND jobs.kind = 'check' AND row ->> 'status' NOT IN ('ok', 'unsupported') ORDER BY jobs.id LIMIT :limit
 """
 _PATCH_PAIRS = f"""
@@ -302,11 +310,19 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         return JobFact(job_id, kind, state, message, _reason(reason), unchanged_since, where)
 
     def fault(
-        job_id: int, kind: str, status: str, message: str, known_before: bool, spec: JobSpec, **cell: Any
+        job_id: int,
+        kind: str,
+        status: str,
+        message: str,
+        known_before: bool,
+        right_at: str | None,
+        spec: JobSpec,
+        **cell: Any,
     ) -> ResultFact:
         place = (cell["head_sha"], cell["operator"], cell["device_kind"])
         command = spec.of_cell(cell["variant"], cell["case"]).to_command(kind, *place, definitions=definitions)
-        return ResultFact(job_id, kind, status, message, known_before, CellFact(replay=shlex.join(command), **cell))
+        where = CellFact(replay=shlex.join(command), **cell)
+        return ResultFact(job_id, kind, status, message, known_before, where, right_at)
 
     def compared(spec: JobSpec, **cell: Any) -> CellFact:
         own = spec.of_cell(cell["variant"], cell["case"])

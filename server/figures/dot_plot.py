@@ -82,18 +82,16 @@ def cases_svg(series: Sequence[RegressionSeriesRow]) -> str | None:
 
 
 def commit_svg(cells: Sequence[CommitCell], statements: Mapping[int, Statement]) -> str | None:
-    """The changes that a commit has to do with, the largest first; None when none of them was measured. statements: at
-    the commit, by series."""
+    """The changes of time that a commit has to do with, the largest first; None when none of them was measured.
+    statements: at the commit, by series. What broke or was repaired has no change of time that a trial decided."""
+    times = (StatementDirection.SLOWER, StatementDirection.FASTER)
     changes = [
         ChangeRow(
-            f"{cell.operator} {cell.variant} {cell.case}",
-            ratio,
-            cell.compared_low,
-            cell.compared_high,
-            statements.get(cell.series_id or 0, NO_DATA),
+            f"{cell.operator} {cell.variant} {cell.case}", ratio, cell.compared_low, cell.compared_high, statement
         )
         for cell in cells
         if cell.is_changed and (ratio := cell.compared or cell.change)
+        if (statement := statements.get(cell.series_id or 0, NO_DATA)).direction in times
     ]
     changes.sort(key=lambda row: -abs(log(row.ratio)))
     return _pictures(changes, f"Changes of {plural(len(changes), 'case')}", WIDE, 0.36) if changes else None

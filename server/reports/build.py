@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from warpwatch.contract.report_facts import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, TimedFact
 from warpwatch.contract.rounds import times_of_rounds
-from warpwatch.contract.words import Reason, Signal, StatementDirection, StatementKind, StatementSource
+from warpwatch.contract.words import Cause, Reason, Signal, StatementDirection, StatementKind, StatementSource
 from warpwatch.server.reports.formats import plural
 from warpwatch.server.reports.model import (
     ERRORS,
@@ -163,6 +163,7 @@ def _fault_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
             _ORACLE.get(fault.kind, "a run") if fault.status == "wrong" else f"a {fault.kind} run",
             f"{address}/jobs/{fault.job_id}",
             is_known_before=fault.known_before,
+            right_at=fault.right_at,
         )
 
 
@@ -260,8 +261,12 @@ def _change_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
 
 def _decided_change(change: ChangeFact) -> str:
     if change.verdict == "suspected":
-        return "suspected from history" if change.can_confirm else "suspected from history, cannot be confirmed here"
-    return f"suspected from history, then {len(change.base_ns)} interleaved A/B rounds on one device"
+        return _suspicion(change) + ("" if change.can_confirm else ", cannot be confirmed here")
+    return f"{_suspicion(change)}, then {len(change.base_ns)} interleaved A/B rounds on one device"
+
+
+def _suspicion(change: ChangeFact) -> str:
+    return "suspected from a change of code" if change.cause == Cause.CODE else "suspected from history"
 
 
 def _kind_of_change(change: ChangeFact) -> ReportRowKind:

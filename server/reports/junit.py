@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.report_facts import ReportedSeries
 from warpwatch.server.reports.model import ERRORS, FAILURES, Report, ReportRow
 from warpwatch.server.reports.sensitivity import detectable_text
@@ -66,7 +67,9 @@ def _case(suite: Element, series: ReportedSeries, rows: list[ReportRow], least: 
 
 
 def _details(row: ReportRow) -> str:
-    lines = (row.message, f"evidence: {row.decided_by}", row.url, f"reproduce: {row.replay}" if row.replay else "")
+    right = f"right again at {short_sha(row.right_at)}" if row.right_at else ""
+    reproduce = f"reproduce: {row.replay}" if row.replay else ""
+    lines = (row.message, right, f"evidence: {row.decided_by}", row.url, reproduce)
     return "\n".join(line for line in lines if line)
 
 

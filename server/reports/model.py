@@ -54,10 +54,10 @@ class ReportRow:
 
     status: that of the result, comparison or job. ratio: head over base, with its interval; rounds: how many
     paired rounds decided it; base_ns, head_ns: the medians of these rounds. is_known_before: the base had the same
-    status. merged_sha: the commit of a merged branch that caused it, where head_sha is the merge. left_ratio,
-    fixed_by_sha: what later commits left of a change, and the commit that ended it in this case. metric: of the times;
-    None where the finding is about none. statement: the same
-    finding as pages state it.
+    status. right_at: the newest commit of the submission, where what failed is right there. merged_sha: the commit of a
+    merged branch that caused it, where head_sha is the merge. left_ratio, fixed_by_sha: what later commits left of a
+    change, and the commit that ended it in this case. metric: of the times; None where the finding is about none.
+    statement: the same finding as pages state it.
     """
 
     kind: ReportRowKind
@@ -79,6 +79,7 @@ class ReportRow:
     head_ns: float | None = None
     rounds: int = 0
     is_known_before: bool = False
+    right_at: str | None = None
     merged_sha: str | None = None
     left_ratio: float | None = None
     fixed_by_sha: str | None = None

@@ -91,4 +91,6 @@ def reason(row: ReportRow) -> str:
     """The message of the row, cut to a readable length."""
     text = " ".join(row.message.split())
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
+    if row.right_at is not None:
+        return f"{text} (right again at {short_sha(row.right_at)})".strip()
     return f"{text} (also failing at baseline)" if row.is_known_before and text else text

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
 from tests.builders import CPU, Lab
+from tests.planted import plant
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
 from warpwatch.contract.words import Status
@@ -18,6 +21,7 @@ from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 
 Build = Callable[[Truth], Machine]
+FORMS = ("md", "junit.xml", "sarif", "github.json")
 
 
 @pytest.fixture
@@ -103,3 +107,33 @@ def test_what_says_nothing_alarms_nobody(build: Build) -> None:
     worker.lab.check(5, {V2: Status.WRONG})
     worker.judge.sweep()
     assert worker.waiting() == []
+
+
+def test_a_report_over_several_commits_says_where_what_failed_is_right_again(client: TestClient, lab: Lab) -> None:
+    """The page of the repository says that all checks pass, which a report of its newest commit must not hide."""
+    jobs = [lab.check(index, {V1: status}) for index, status in ((1, Status.WRONG), (2, Status.WRONG), (3, Status.OK))]
+    run = {"jobs": jobs, "run": jobs[0]}
+    sql = "UPDATE jobs SET submission_id = (SELECT submission_id FROM jobs WHERE id = :run) WHERE id = ANY(:jobs)"
+    with lab.database.session() as s:
+        s.execute(text(sql), run)
+        number = s.scalar(text("SELECT submission_id FROM jobs WHERE id = :run"), run)
+    right = lab.shas[3]
+    rows = client.get(f"/api/v1/submissions/{number}/report").json()["rows"]
+    assert [(row["head_sha"], row["right_at"]) for row in rows] == [(lab.shas[1], right), (lab.shas[2], right)]
+    for path in (f"/runs/{number}", *(f"/api/v1/submissions/{number}/report.{form}" for form in FORMS)):
+        assert re.sub(r"<[^>]+>", "", client.get(path).text).count(f"right again at {right[:8]}") >= 2, path
+    with lab.database.session() as s:
+        s.execute(text("DELETE FROM jobs WHERE id = :id"), {"id": jobs[2]})
+    rows = client.get(f"/api/v1/submissions/{number}/report").json()["rows"]
+    assert {row["right_at"] for row in rows} == {None}, "wrong at the newest commit"
+
+
+def test_pages_and_reports_name_the_same_cause_of_a_suspicion(client: TestClient, lab: Lab) -> None:
+    for index in (0, 1):
+        job = lab.bench(index, {V1: 1000.0})
+    number = plant(lab, 0, 1, 1.3, [V1], cause="code")
+    with lab.database.session() as s:
+        submission = s.scalar(text("SELECT submission_id FROM jobs WHERE id = :id"), {"id": job})
+    (row,) = client.get(f"/api/v1/submissions/{submission}/report").json()["rows"]
+    assert row["decided_by"].startswith("suspected from a change of code, then ")
+    assert "from a change of code" in client.get(f"/regressions/{number}").text

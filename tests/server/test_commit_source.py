@@ -81,3 +81,13 @@ def test_the_changes_of_a_commit_are_a_picture(client: TestClient, lab: Lab) -> 
     assert 'class="dots-plot"' in page
     assert page.count('<g class="worse"') == 2, "one row, drawn for wide and for narrow screens"
     assert "dots-plot" not in client.get(f"/commits/{lab.shas[1]}?show=problems").text
+
+
+def test_a_repaired_result_has_no_picture_of_its_time(client: TestClient, lab: Lab) -> None:
+    """Its time was once drawn at −79 %, which a busy host had made, beside a table that said fixed."""
+    for index, time in ((0, 1000.0), (2, 200.0)):
+        lab.bench(index, {CELL: time})
+    plant(lab, 0, 1, None, [CELL], state="reverted", fixed_by_commit_id=lab.commits[lab.shas[2]])
+    page = client.get(f"/commits/{lab.shas[2]}").text
+    assert "Changed (1)" in page
+    assert "dots-plot" not in page

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from warpwatch.contract.rounds import StopRule
-from warpwatch.contract.words import Reason, TradeKind
+from warpwatch.contract.words import Cause, Reason, TradeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class JobFact:
 class ResultFact:
     """A result of a check, bench or profile that is not ok.
 
-    known_before: the base's newest check of the same ended so too.
+    known_before: the base's newest check of the same ended so too. right_at: the newest commit that was measured with
+    it, where the same is right there.
     """
 
     job_id: int
@@ -53,6 +54,7 @@ class ResultFact:
     message: str
     known_before: bool
     cell: CellFact
+    right_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,12 @@ class PairFact:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFact:
-    """One series of a change that history suggested and a comparison decided.
+    """One series of a change that was suspected and a comparison decided.
 
     base_ns, head_ns: the paired rounds that decided it, as in PairFact. merged_sha, merged_subject: the commit of the
     merged branch that caused it, where the culprit is a merge. left_ratio: what later changes left of it in the series,
     and fixed_by_sha the commit that ended it there. can_confirm: whether a trial can still decide what is suspected.
-    metric, protocol, signal: as in PairFact.
+    metric, protocol, signal: as in PairFact. cause: contract.words.Cause of the suspicion.
     """
 
     regression_id: int
@@ -110,6 +112,7 @@ class ChangeFact:
     metric: str = ""
     protocol: str = ""
     signal: str | None = None
+    cause: str = Cause.HISTORY
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,7 +304,7 @@ class Signal(StrEnum):
 
 
 class Cause(StrEnum):
-    """Cause of a suspicion: times in history, machine code that changed where history sees too little, or a status."""
+    """Cause of a suspicion: times in history, code that changed where history sees too little, or a status."""
 
     HISTORY = "history"
     CODE = "code"
