@@ -54,6 +54,13 @@ class CommitCell:
     """The 95 % interval of that ratio."""
     launch_series_id: int | None = None
     """Of the host's time of a call, where that was measured beside the device's."""
+    changed_series_id: int | None = None
+    """Series of that change; A/B rounds may decide it at a commit that has no time of its own."""
+
+    @property
+    def stated_series_id(self) -> int:
+        """The series that says what became of the cell; 0 without any."""
+        return self.series_id or self.changed_series_id or 0
 
 
 class CellFilter(StrEnum):
@@ -101,7 +108,9 @@ WITH newest AS (
                       ORDER BY abs(ln(regression_series.ratio)) DESC)
                 FILTER (WHERE regressions.fixed_by_commit_id IS DISTINCT FROM :commit_id
                         AND regression_series.verdict = 'confirmed' AND regression_series.ratio > 0
-                        AND series.metric <> 'launch'))[1:1] AS compared
+                        AND series.metric <> 'launch'))[1:1] AS compared,
+           (array_agg(series.id ORDER BY abs(ln(coalesce(nullif(regression_series.ratio, 0), 1))) DESC, series.id)
+                FILTER (WHERE series.metric <> 'launch'))[1] AS changed_series_id
     FROM regressions JOIN regression_series ON regression_series.regression_id = regressions.id
     JOIN series ON series.id = regression_series.series_id
     WHERE regressions.id = ANY(:changes)
@@ -136,10 +145,11 @@ _CELLS = f"""{_KEYS}, ordered AS (
 )
 SELECT page.id, operator, cases.key AS case, variants.name AS variant, device_key, device_kind, is_failing, is_changed,
        cell.*, (SELECT max(traces.id) FROM traces WHERE result_id = ANY(page.result_ids)) AS trace_id,
-       compared[1][1] AS compared, compared[1][2] AS compared_low, compared[1][3] AS compared_high
+       compared[1][1] AS compared, compared[1][2] AS compared_low, compared[1][3] AS compared_high,
+       changed_series_id
 FROM page JOIN cases ON cases.id = page.case_id JOIN variants ON variants.id = page.variant_id
 LEFT JOIN LATERAL (
-    SELECT compared FROM changed JOIN devices ON devices.id = changed.device_id
+    SELECT compared, changed_series_id FROM changed JOIN devices ON devices.id = changed.device_id
     WHERE changed.variant_id = page.variant_id AND changed.case_id = page.case_id AND devices.key = page.device_key
 ) AS outcome ON true
 CROSS JOIN LATERAL (

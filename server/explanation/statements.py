@@ -32,6 +32,6 @@ def state_cells(
     session: Session, commit: CommitRow, cells: Iterable[CommitCell], line: HistoryLine
 ) -> dict[int, Statement]:
     """The statement about the series of each cell of a commit, by series. line: that the commit is on."""
-    both = [number for cell in cells for number in (cell.series_id, cell.launch_series_id)]
-    ids = {number for number in both if number is not None}
+    both = [number for cell in cells for number in (cell.stated_series_id, cell.launch_series_id)]
+    ids = {number for number in both if number}
     return {series_id: item for (series_id, _), item in read_statements(session, ids, [commit.sha], line).items()}

@@ -91,7 +91,7 @@ def commit_svg(cells: Sequence[CommitCell], statements: Mapping[int, Statement])
         )
         for cell in cells
         if cell.is_changed and (ratio := cell.compared or cell.change)
-        if (statement := statements.get(cell.series_id or 0, NO_DATA)).direction in times
+        if (statement := statements.get(cell.stated_series_id, NO_DATA)).direction in times
     ]
     changes.sort(key=lambda row: -abs(log(row.ratio)))
     return _pictures(changes, f"Changes of {plural(len(changes), 'case')}", WIDE, 0.36) if changes else None

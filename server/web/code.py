@@ -201,7 +201,7 @@ def get_commit_cells(
     stated = [
         StatedCommitCell(
             **{name: getattr(cell, name) for name in names},
-            statement=statements.get(cell.series_id or 0),
+            statement=statements.get(cell.stated_series_id),
             launch_statement=statements.get(cell.launch_series_id or 0),
         )
         for cell in cells.items

@@ -12,6 +12,7 @@ from tests.planted import plant
 from tests.server.test_causes import CELL
 from tests.server.test_code import problem
 from warpwatch import git
+from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.server.history.diffs import MOST_BODY
 from warpwatch.settings import Settings
@@ -81,6 +82,20 @@ def test_the_changes_of_a_commit_are_a_picture(client: TestClient, lab: Lab) -> 
     assert 'class="dots-plot"' in page
     assert page.count('<g class="worse"') == 2, "one row, drawn for wide and for narrow screens"
     assert "dots-plot" not in client.get(f"/commits/{lab.shas[1]}?show=problems").text
+
+
+def test_a_change_that_rounds_decided_stands_at_its_commit_without_a_time(client: TestClient, lab: Lab) -> None:
+    """The culprit of a bisected change was checked and compared, and never benchmarked: its row said nothing."""
+    for index in (0, 2):
+        lab.bench(index, {CELL: 1000.0})
+    lab.check(1, {CELL: Status.OK})
+    plant(lab, 0, 1, 1.3, [CELL])
+    page = client.get(f"/commits/{lab.shas[1]}").text
+    assert page.count('<g class="worse"') == 2
+    row = page[page.index("<tbody>") :]
+    assert "slower" in row[: row.index("</tbody>")]
+    (cell,) = client.get(f"/api/v1/commits/{lab.shas[1]}/cells?repository=kernels").json()["items"]
+    assert (cell["series_id"], cell["statement"]["kind"], cell["statement"]["ratio"]) == (None, "confirmed", 1.3)
 
 
 def test_a_repaired_result_has_no_picture_of_its_time(client: TestClient, lab: Lab) -> None:
