@@ -99,29 +99,25 @@ _FIELDS = tuple(field.name for field in fields(KernelCode))
 Place = tuple[str, str, int]
 """Name and architecture of a kernel, and which of several of that name it is."""
 
-# Machine code depends on the compiler and, for a CPU, on the machine, so commits are only held together within an
+# Machine code depends on the compiler and, for a CPU, on the machine, so it is unchanged since a commit within an
 # environment.
-_SINCE = """
-WITH known AS (
-    SELECT commits.id, commits.ordinal, code_hash FROM builds JOIN commits ON commits.id = builds.commit_id
-    WHERE operator_id = {operator_id} AND environment_id = {environment_id}
-), own AS (SELECT ordinal, code_hash FROM known WHERE id = :commit_id AND code_hash <> '')
-SELECT commits.sha FROM own
-JOIN known ON known.code_hash = own.code_hash AND known.ordinal <= own.ordinal
-JOIN commits ON commits.id = known.id
-WHERE NOT EXISTS (
-    SELECT FROM known AS between
-    WHERE between.code_hash <> own.code_hash AND between.ordinal BETWEEN known.ordinal AND own.ordinal)
-ORDER BY known.ordinal LIMIT 1
-"""
-_UNCHANGED_SINCE = _SINCE.format(operator_id=":operator_id", environment_id=":environment_id")
-_BUILDS = f"""
+_BUILDS = """
 SELECT operators.name AS operator, devices.key AS device_key, build.status, cached, seconds, build.compile_seconds, log,
        code_hash, build.resources, before.sha AS base_sha, before.compile_seconds AS base_compile_seconds,
        before.resources AS base_resources,
-       CASE WHEN before.sha IS NOT NULL
-            THEN ({_SINCE.format(operator_id="build.operator_id", environment_id="build.environment_id")})
-       END AS unchanged_since
+       CASE WHEN before.sha IS NOT NULL THEN (
+           WITH known AS (
+               SELECT commits.id, commits.ordinal, code_hash FROM builds JOIN commits ON commits.id = builds.commit_id
+               WHERE operator_id = build.operator_id AND environment_id = build.environment_id
+           ), own AS (SELECT ordinal, code_hash FROM known WHERE id = :commit_id AND code_hash <> '')
+           SELECT commits.sha FROM own
+           JOIN known ON known.code_hash = own.code_hash AND known.ordinal <= own.ordinal
+           JOIN commits ON commits.id = known.id
+           WHERE NOT EXISTS (
+               SELECT FROM known AS between
+               WHERE between.code_hash <> own.code_hash AND between.ordinal BETWEEN known.ordinal AND own.ordinal)
+           ORDER BY known.ordinal LIMIT 1
+       ) END AS unchanged_since
 FROM builds AS build
 JOIN operators ON operators.id = build.operator_id
 JOIN environments ON environments.id = build.environment_id
@@ -147,18 +143,6 @@ def read_builds(session: Session, commit: CommitRow) -> list[BuildView]:
         return BuildView(resources=codes, changes=changes, **columns)
 
     return fetch(session, view, _BUILDS, commit_id=commit.id, ordinal=commit.ordinal)
-
-
-def read_unchanged_since(session: Session, operator_id: int, commit_id: int, environment_id: int) -> str | None:
-    """The id of the first commit since which all machine code of the operator's library is what it is at `commit_id`.
-
-    The commit itself when its code is new; None when nothing is known of its code. Only commits that were built in the
-    environment count. Says nothing about the operator's Python file, nor about variants that are not native.
-    """
-    found: str | None = fetch_scalar(
-        session, _UNCHANGED_SINCE, operator_id=operator_id, commit_id=commit_id, environment_id=environment_id
-    )
-    return found
 
 
 def read_code_history(

@@ -14,7 +14,7 @@ from tests.builders import CPU, GPU, Lab
 from tests.pages.test_figures import accepted
 from warpwatch.contract.messages import BuildReply, KernelResources
 from warpwatch.contract.words import Status
-from warpwatch.db.reads.builds import KernelCode, code_changes, read_unchanged_since
+from warpwatch.db.reads.builds import KernelCode, code_changes
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 
 
@@ -89,21 +89,11 @@ def test_unchanged_code_says_since_when(client: TestClient, lab: Lab) -> None:
     assert "unchanged since" in client.get(f"/commits/{lab.shas[3]}").text
 
 
-def test_code_that_was_changed_and_changed_back_is_unchanged_since_then_only(lab: Lab) -> None:
-    for index, code in enumerate(("a", "b", "a", "a")):
+def test_code_that_was_changed_and_changed_back_is_unchanged_since_then_only(client: TestClient, lab: Lab) -> None:
+    for index, code in enumerate(("a", "b", "a", "a", "")):
         build(lab, index, [kernel("one", code)])
-    build(lab, 4, [kernel("one", "")])
-    with lab.database.session() as session:
-        operator, environment = session.connection().exec_driver_sql(
-            "SELECT operator_id, environment_id FROM builds"
-        ).first() or (
-            0,
-            0,
-        )
-        since = [read_unchanged_since(session, operator, lab.commits[sha], environment) for sha in lab.shas[:6]]
-        elsewhere = read_unchanged_since(session, operator, lab.commits[lab.shas[3]], environment + 1)
-    assert since == [lab.shas[0], lab.shas[1], lab.shas[2], lab.shas[2], None, None]
-    assert elsewhere is None
+    since = [shown(client, lab, index)["unchanged_since"] for index in range(5)]
+    assert since == [None, lab.shas[1], lab.shas[2], lab.shas[2], None]
 
 
 def test_devices_are_not_held_against_each_other(client: TestClient, lab: Lab) -> None:
