@@ -308,6 +308,11 @@ class Checkout:
         if self._child is not None and not self._child.has_headers and self.host.find_headers(self.project.interpreter):
             self.drop_child()
 
+    def drop_profiled_child(self) -> None:
+        """Ends a child that could not record which kernels a check launches."""
+        if self._child is not None and self._child.has_profiled:
+            self.drop_child()
+
     def drop_child(self) -> None:
         self.retire_child()
         close_at_once(self.take_retired())

@@ -100,6 +100,10 @@ _PING_BITS = 53
 """JSON numbers are exact up to 2^53."""
 
 
+_UNPROFILED = frozenset({"catalogue", "cases", "environment", "check"})
+"""Requests for which no child uses torch's profiler."""
+
+
 class ChildFailure(Exception):  # noqa: N818 - it carries a status, which is a result and not an error
     """A request got no valid reply: the child crashed, hung, ran out of memory or sent something else."""
 
@@ -200,6 +204,8 @@ class Child:
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.requests = 0
         self._has_greeted = self._is_closed = False
+        self.has_profiled = False
+        """Whether torch's profiler may have served it. CUPTI then has no place for one who records launches."""
         self._doing = ""
         self._cache = spec.cache
         self._headers = spec.headers
@@ -309,6 +315,7 @@ class Child:
     def send(self, verb: str, **fields: Any) -> None:
         """Sends one request. `receive` must take its reply before the next."""
         self.requests += 1
+        self.has_profiled |= verb not in _UNPROFILED
         self._read_output()
         self._tail.clear()
         self._doing = ""

@@ -144,6 +144,8 @@ class _Job:
             except SanitizerMissingError as missing:
                 names = [(variant, case) for case in cells.cases for variant in variants]
                 return replace(outcome, findings=[Finding(*name, Status.UNSUPPORTED, str(missing)) for name in names])
+        if kind is JobKind.CHECK and host.kind == "cuda":
+            self._checkout.drop_profiled_child()
         lanes = 1 if spec.sanitize is not None else lanes_of(host, kind, cells.total)
         self._keep(outcome.environment.key, cells)
         is_shared = lanes > 1

@@ -257,6 +257,20 @@ def test_children_that_were_started_before_greet_before_anything_is_timed(
     measured = order(repository, good, "bench", variants=["ok"], cases=CASES[:1], budget_ns=50_000_000)
     assert statuses(run(measured, tools, tmp_path)) == {"ok": ["ok"]}, "one that died between two jobs harms neither"
     assert checkout._child is last
+    check = replace(measured, kind=JobKind.CHECK)
+    run(check, tools, tmp_path)
+    assert last.alive, "a CPU has no launches to record"
+
+    def be_a_cpu_again(*_: Any) -> int:
+        monkeypatch.setattr(Host, "kind", "cpu")
+        return 1
+
+    # The number of lanes is asked for after the child was chosen.
+    monkeypatch.setattr(execution, "lanes_of", be_a_cpu_again)
+    monkeypatch.setattr(Host, "kind", "cuda")
+    run(check, tools, tmp_path)
+    assert not last.alive, "a child that was profiled cannot record them"
+    assert not (checkout._child and checkout._child.has_profiled)
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
