@@ -19,7 +19,8 @@ class CaseSeries:
     """A variant on a case: the series of its newest protocol, or of the protocol that was asked for.
 
     median_ns, roofline_share: of its newest point on the line; None where it has none there. check_status: of its
-    newest check. suites: that declare the case; none where a person asked for it by its sizes.
+    newest check. metric: that asked for, or `kernel` in place of `graph`. suites: that declare the case; none where a
+    person asked for it by its sizes.
     """
 
     operator: str
@@ -30,6 +31,7 @@ class CaseSeries:
     median_ns: float | None
     roofline_share: float | None
     check_status: str | None
+    metric: str = ""
 
     @property
     def is_right(self) -> bool:
@@ -67,7 +69,7 @@ class ChangeCounts:
 _SERIES = f"""
 SELECT DISTINCT ON (series.case_id, series.variant_id)
        operators.name AS operator, cases.key AS case, variants.name AS variant, series.id AS series_id, cases.suites,
-       newest.median_ns, newest.roofline_share, checked.status AS check_status
+       newest.median_ns, newest.roofline_share, checked.status AS check_status, series.metric
 FROM operators JOIN series ON series.operator_id = operators.id
 JOIN cases ON cases.id = series.case_id JOIN variants ON variants.id = series.variant_id
 LEFT JOIN LATERAL (

@@ -32,10 +32,10 @@ class OverviewCell:
     environment-free series. check_status and bench_status are the newest results' statuses, None where there is none.
     All of it is said of one branch. regression_*: the worst open change for the worse of this cell; its ratio is that
     of this cell in the A/B comparison, or what later changes left of it; its commits may have caused it, and
-    regression_sha is the newest of them. suspected_*: the worst change of this cell that no trial decided.
-    is_declared: whether the operator declares the case; a person asked for any other by its sizes. launch_*: of
-    the host's time of a call, where that is measured beside the device's: its series, and its worst change that is open
-    or that no trial decided.
+    regression_sha is the newest of them. suspected_*: the worst change of this cell that no trial decided. metric: of
+    the times: that asked for, or `kernel` in place of `graph`. is_declared: whether the operator declares the case; a
+    person asked for any other by its sizes. launch_*: of the host's time of a call, where that is measured beside the
+    device's: its series, and its worst change that is open or that no trial decided.
     """
 
     operator: str
@@ -61,6 +61,7 @@ class OverviewCell:
     regression_ratio: float | None = None
     regression_sha: str | None = None
     regression_commits: int | None = None
+    metric: str | None = None
     is_declared: bool = True
     suspected_id: int | None = None
     suspected_direction: str | None = None
@@ -157,7 +158,7 @@ SELECT cells.operator, cells.case_key AS case, cells.variant,
        open_regressions.id AS regression_id, open_regressions.direction AS regression_direction,
        open_regressions.phase AS regression_phase, open_regressions.ratio AS regression_ratio,
        open_regressions.sha AS regression_sha, open_regressions.commits AS regression_commits,
-       cells.is_declared, suspected.id AS suspected_id, suspected.direction AS suspected_direction,
+       series.metric, cells.is_declared, suspected.id AS suspected_id, suspected.direction AS suspected_direction,
        suspected.ratio AS suspected_ratio, suspected.can_confirm AS suspected_can_confirm,
        launch.id AS launch_series_id, coalesce(open_launch.id, suspected_launch.id) AS launch_regression_id,
        CASE WHEN open_launch.id IS NOT NULL THEN 'confirmed' WHEN suspected_launch.id IS NOT NULL THEN 'suspected' END
@@ -168,7 +169,7 @@ SELECT cells.operator, cells.case_key AS case, cells.variant,
        suspected_launch.can_confirm AS launch_can_confirm
 FROM cells
 LEFT JOIN LATERAL (
-    SELECT id FROM series WHERE series.operator_id = cells.operator_id AND series.device_id = :device_id
+    SELECT id, metric FROM series WHERE series.operator_id = cells.operator_id AND series.device_id = :device_id
       AND series.case_id = cells.case_id AND series.variant_id = cells.variant_id AND series.metric = ANY(:metrics)
     ORDER BY :is_single OR EXISTS (SELECT FROM points WHERE points.series_id = series.id) DESC,
              series.metric = :metric DESC, id DESC LIMIT 1

@@ -15,7 +15,7 @@ from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.db.reads.standing import VerdictMark
 from warpwatch.db.trends import TrendCell, TrendCommit, TrendGrid
 from warpwatch.server.figures.sparklines import trend_sparkline
-from warpwatch.server.figures.speedups import TimedCell, baseline_of, variant_speedups
+from warpwatch.server.figures.speedups import TimedCell, right_times, variant_speedups
 from warpwatch.server.reports.formats import change, natural, plural, variant_order
 from warpwatch.server.verdicts.statements import (
     Statement,
@@ -172,14 +172,10 @@ def best_variant(cells: Sequence[TimedCell]) -> BestVariant | None:
     """The variant that is the fastest of most cases, among those whose newest check has not failed; None without a
     time."""
     timed = [cell for cell in cells if cell.median_ns and cell.check_status in (None, "ok")]
-    fastest: dict[str, TimedCell] = {}
-    for cell in timed:
-        known = fastest.get(cell.case)
-        if known is None or (cell.median_ns or 0) < (known.median_ns or 0):
-            fastest[cell.case] = cell
+    fastest = [min(times, key=times.__getitem__) for times in right_times(cells).values()]
     if not fastest:
         return None
-    wins = Counter(cell.variant for cell in fastest.values())
+    wins = Counter(fastest)
     name = min(wins, key=lambda variant: (-wins[variant], variant_order(variant)))
     shares = [cell.roofline_share for cell in timed if cell.variant == name and cell.roofline_share is not None]
     speedup = next((row for row in variant_speedups(cells) if row.variant == name), None)
@@ -188,7 +184,7 @@ def best_variant(cells: Sequence[TimedCell]) -> BestVariant | None:
         wins[name],
         len(fastest),
         speedup.median if speedup else None,
-        baseline_of(sorted({cell.variant for cell in timed}, key=variant_order)),
+        speedup.baseline if speedup else name,
         median(shares) if shares else None,
     )
 

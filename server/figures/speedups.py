@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
 from statistics import fmean, median
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from warpwatch.server.reports.formats import plural, significant, variant_order
 
@@ -25,6 +25,8 @@ class TimedCell(Protocol):
     def roofline_share(self) -> float | None: ...
     @property
     def check_status(self) -> str | None: ...
+    @property
+    def metric(self) -> str | None: ...
 
 
 class TimedSeries(TimedCell, Protocol):
@@ -34,13 +36,16 @@ class TimedSeries(TimedCell, Protocol):
     def series_id(self) -> int | None: ...
 
 
+Cell = TypeVar("Cell", bound=TimedCell)
+
+
 @dataclass(frozen=True, slots=True)
 class VariantSpeedup:
     """Time of the baseline over the time of one variant, on one device in one metric.
 
     The median, lowest and highest are over the `cases` in which the variant has a time and its newest check has not
     failed; lowest_case and highest_case are the keys of the two extremes. `baseline` is the operator's: where it has
-    no time in a case, the first variant that has one stands in for it.
+    no comparable time in a case, the first variant that has one stands in for it.
     """
 
     variant: str
@@ -58,26 +63,38 @@ def baseline_of(variants: Sequence[str]) -> str:
     return "v1" if "v1" in variants else variants[0]
 
 
+def comparable(cells: Iterable[Cell | None]) -> list[Cell]:
+    """The timed cells of one case that can be compared.
+
+    The sum of a call's kernels leaves out what passes between them. So a variant that no CUDA graph can hold is
+    compared with no graph's time.
+    """
+    timed = [cell for cell in cells if cell and cell.median_ns]
+    return [cell for cell in timed if cell.metric != "kernel"] or timed
+
+
 def case_speedups(cells: Iterable[TimedCell | None]) -> dict[str, float]:
-    """Speed-up by variant for the cells of one case in one device and metric; variants without a time are left out."""
-    timed = {cell.variant: cell.median_ns for cell in cells if cell and cell.median_ns}
+    """Speed-up by variant for the comparable cells of one case in one device and metric."""
+    timed = {cell.variant: cell.median_ns or 0.0 for cell in comparable(cells)}
     names = sorted(timed, key=variant_order)
     return {name: timed[baseline_of(names)] / timed[name] for name in names}
 
 
 def variant_speedups(cells: Sequence[TimedCell]) -> list[VariantSpeedup]:
-    """One row for each variant that has a time in one of the cells, all of one operator, device and metric."""
+    """One row for each variant that can be compared in one of the cells, all of one operator, device and metric."""
     by_case: dict[str, list[TimedCell]] = defaultdict(list)
     for cell in cells:
         by_case[cell.case].append(cell)
     ratios: dict[str, dict[str, float]] = defaultdict(dict)
+    compared = set[str]()
     for case, row in by_case.items():
         speedups = case_speedups(row)
+        compared.update(speedups)
         for cell in row:
             # The time of a wrong result says nothing about a correct kernel.
             if cell.variant in speedups and cell.check_status in (None, "ok"):
                 ratios[cell.variant][case] = speedups[cell.variant]
-    names = sorted({cell.variant for cell in cells}, key=variant_order)
+    names = sorted(compared, key=variant_order)
     return [_summary(name, baseline_of(names), ratios[name]) for name in names if ratios[name]]
 
 
@@ -88,12 +105,13 @@ def _summary(variant: str, baseline: str, ratios: dict[str, float]) -> VariantSp
 
 
 def right_times(cells: Iterable[TimedCell]) -> dict[str, dict[str, float]]:
-    """Times by case and variant. The time of a wrong result says nothing about a correct kernel and is left out."""
-    times: dict[str, dict[str, float]] = defaultdict(dict)
+    """Comparable times by case and variant. The time of a wrong result says nothing about a correct kernel and is left
+    out."""
+    right: dict[str, list[TimedCell]] = defaultdict(list)
     for cell in cells:
         if cell.median_ns and cell.check_status in (None, "ok"):
-            times[cell.case][cell.variant] = cell.median_ns
-    return times
+            right[cell.case].append(cell)
+    return {case: {cell.variant: cell.median_ns or 0.0 for cell in comparable(row)} for case, row in right.items()}
 
 
 def rank_variants(cells: Iterable[TimedCell]) -> list[str]:

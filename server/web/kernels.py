@@ -48,7 +48,7 @@ from warpwatch.server.figures.size_axis import (
     size_groups,
 )
 from warpwatch.server.figures.small_multiples import case_statement
-from warpwatch.server.figures.speedups import baseline_of, case_speedups, standings, variant_speedups
+from warpwatch.server.figures.speedups import case_speedups, standings, variant_speedups
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.reports.formats import share, states_result, variant_order
 from warpwatch.server.verdicts.statements import Statement, worst_statement
@@ -253,14 +253,15 @@ def now_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, A
     entries = {variant["name"]: variant for variant in entry["variants"]}
     filters = {"repository": repository.name, "branch": page.line.branch, "device": bench.device.key}
     filters["metric"] = bench.metric
+    speedups = variant_speedups(cells)
     return {
         "json": query("/overview", **filters, suite=suite, operator=operator.name),
         "names": sorted(operator.variants, key=variant_order),
-        "baseline": baseline_of(variants) if variants else "v1",
+        "baseline": speedups[0].baseline if speedups else "v1",
         "shown": shown,
         "open_changes": worst_open(frame),
         "rows": [(cases[case], heat_row([row[place] for place in order])) for case, row in grid],
-        "speedups": {speedup.variant: speedup for speedup in variant_speedups(cells)},
+        "speedups": {speedup.variant: speedup for speedup in speedups},
         "speedups_json": query(f"/api/v1/operators/{operator.name}/speedups", **filters, suite=suite),
         "entries": entries,
         "standings": standings(cells),

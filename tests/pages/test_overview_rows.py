@@ -12,6 +12,7 @@ from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.db.reads.standing import VerdictMark
 from warpwatch.db.trends import TrendCell, TrendCommit, TrendGrid
 from warpwatch.server.figures.overview_rows import best_variant, check_counts, levels, operator_summaries, shift_rows
+from warpwatch.server.figures.speedups import case_speedups, standings
 from warpwatch.server.figures.verdict_timeline import verdict_timeline
 from warpwatch.server.verdicts.statements import Statement
 
@@ -112,6 +113,18 @@ def test_a_baseline_that_was_never_timed_is_not_named() -> None:
     best = best_variant([cell("v1", "n=1", None), cell("v2", "n=1", 30.0), cell("v3", "n=1", 10.0)])
     assert best is not None
     assert (best.name, best.baseline) == ("v3", "v2")
+
+
+def test_sums_of_kernels_are_compared_with_no_graph() -> None:
+    """v1 has no graph: what passes between its kernels is missing in their sum, so it is neither base nor fastest."""
+    kernels = replace(cell("v1", "n=1", 10.0), metric="kernel")
+    graphs = [replace(cell(name, "n=1", ns), metric="graph") for name, ns in (("v2", 30.0), ("v3", 15.0))]
+    best = best_variant([kernels, *graphs])
+    assert best is not None
+    assert (best.name, best.baseline, best.speedup) == ("v3", "v2", 2.0)
+    assert case_speedups([kernels, *graphs]) == {"v2": 1.0, "v3": 2.0}
+    assert standings([kernels, *graphs])["v3"] == "fastest in 1 of 1 case, 2.00× the next"
+    assert case_speedups([kernels, replace(kernels, variant="v2", median_ns=5.0)]) == {"v1": 1.0, "v2": 2.0}
 
 
 def test_checks_are_counted_by_what_they_mean() -> None:

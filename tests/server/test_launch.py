@@ -150,10 +150,16 @@ def test_a_variant_without_graphs_is_judged_by_its_kernels(build: Build) -> None
     (row,) = machine.rows()
     detail = machine.client.get(f"/api/v1/regressions/{row['id']}").json()
     assert {series["metric"] for series in detail["series"] if series["verdict"] == "confirmed"} == {"kernel"}
-    cells = machine.client.get("/api/v1/overview", params={"repository": "kernels", "device": "test-gpu"}).json()
-    (cell,) = cells["items"]
+    chosen = {"repository": "kernels", "device": "test-gpu"}
+    (cell,) = machine.client.get("/api/v1/overview", params=chosen).json()["items"]
     assert cell["regression_id"] == row["id"]
-    assert cell["statement"]["signal"] == "kernel"
+    assert (cell["statement"]["signal"], cell["metric"]) == ("kernel", "kernel")
+    machine.lab.bench(COMMITS - 1, {V2: {"graph": 10_000.0}})
+    page = machine.client.get(
+        f"/kernels/{row['operator']}", params={"repository": "kernels", "device": "test-gpu"}
+    ).text
+    assert ">sum of kernels</span>" in page
+    assert "Speed-up over v2" in page
 
 
 def test_launches_below_the_floor_are_not_suspected(build: Build) -> None:
