@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from warpwatch.contract.spec import SANITIZERS
 from warpwatch.db.database import Database
 from warpwatch.db.forge import PENDING, queue_check_run
 from warpwatch.db.patches import touch_patch
@@ -80,7 +81,7 @@ def plan_submission(
         errors = (
             errors
             + patch_errors
-            + _sanitizer_errors(request)
+            + _sanitizer_errors(request, {device.kind for device in devices})
             + _toolchain_errors(request)
             + _own_base_errors(history, base, request)
             + wrong
@@ -135,8 +136,21 @@ def base_of(request: SubmissionRequest) -> str | None:
     return request.base or None
 
 
-def _sanitizer_errors(request: SubmissionRequest) -> list[FieldError]:
-    if request.sanitize is None or request.kinds == ["check"]:
+def _sanitizer_errors(request: SubmissionRequest, device_kinds: set[str]) -> list[FieldError]:
+    if request.sanitize is None:
+        return []
+    kind = SANITIZERS[request.sanitize]
+    if request.kinds == ["check"] and device_kinds and kind not in device_kinds:
+        owner = "GPU" if kind == "cuda" else "CPU"
+        fitting = [name for name, other in SANITIZERS.items() if other in device_kinds]
+        return [
+            FieldError(
+                field="sanitize",
+                message=f"{request.sanitize} checks code of a {owner}, and the run has none",
+                remedy=f"use {' or '.join(fitting)}, or choose another device",
+            )
+        ]
+    if request.kinds == ["check"]:
         return []
     return [
         FieldError(
@@ -163,7 +177,10 @@ def _own_base_errors(
     history: CommitHistory, base: CommitHistory | None, request: SubmissionRequest
 ) -> list[FieldError]:
     """An A/B run of a commit against itself shows the noise; as a baseline the commit itself is useless."""
-    if base is None or base.commits != history.commits or "compare" in request.kinds:
+    # Commits that git does not know are nobody's baseline.
+    if base is None or not base.commits or base.commits != history.commits:
+        return []
+    if "compare" in request.kinds or not request.base:
         return []
     return [
         FieldError(

@@ -47,7 +47,8 @@ def form_errors(error: ValidationError | Problem) -> dict[str, str]:
         return {field: " ".join(sentences) for field, sentences in found.items()}
     messages = {}
     for entry in error.errors():
-        field = str(entry["loc"][0])
+        # A field of a group has the name of both; of a list the whole field is at fault.
+        field = ".".join(part for part in entry["loc"][:2] if isinstance(part, str))
         is_empty = entry["type"] in _EMPTY and field in EMPTY_FIELDS
         messages[field] = EMPTY_FIELDS[field] if is_empty else _sentence(*explain(entry))
     return messages

@@ -107,7 +107,7 @@ def picker(request: Request, settings: Config, repository: Text = None, branch: 
 @router.post("/runs/preview")
 @in_git_thread(lambda arguments: arguments["form"].get("repository"))
 def preview_form(request: Request, settings: Config, form: Annotated[FormData, Depends(form_of)]) -> Response:
-    """A part of the form: what it would create_form as it is filled in now."""
+    """A part of the form: the jobs of the run as it is filled in now."""
     require_schema(request)
     entered = read_form(form)
     errors: dict[str, str] = {}
@@ -147,19 +147,9 @@ def _form(page: Scope, entered: dict[str, Any], errors: dict[str, str] | None = 
     chosen = next((row for row in page.repositories if row.name == entered.get("repository")), page.repository)
     page.repository = chosen
     errors = errors or {}
-    folded = (
-        "operators",
-        "variants",
-        "cases",
-        "suite",
-        "priority",
-        "sanitize",
-        "toolchains",
-        "skip_unchanged",
-        "profile",
-    )
+    folded = EMPTY.keys() - {"commits", "base", "kinds", "device"}
     # A link that fills in a folded field shows it.
-    is_open = any(name in errors or entered.get(name, EMPTY.get(name)) != EMPTY.get(name) for name in folded)
+    is_open = any(name in errors or entered.get(name, EMPTY[name]) != EMPTY[name] for name in folded)
     return page.page(
         "run_new.html",
         status=422 if errors else 200,

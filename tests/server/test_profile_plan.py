@@ -57,7 +57,9 @@ def test_the_form_asks_for_it_too(client: TestClient, lab: Lab) -> None:
     assert spec(client, int(made.headers["location"].rsplit("/", 1)[1]))["spec"]["profile"] == PLAN
     refused = client.post("/runs/new", data=form | plan | {"profile.active": "0"})
     assert refused.status_code == 422
-    assert 'id="profile-error"' in refused.text
+    assert 'id="profile.active-error"' in refused.text
+    assert refused.text.count('aria-describedby="profile.') == 1, "the field at fault alone is marked"
+    assert '<details class="more" open>' in refused.text
     assert 'value="3"' in refused.text, "what was entered is kept"
 
 
@@ -78,7 +80,7 @@ def test_a_stored_plan_that_is_not_whole_takes_defaults(client: TestClient, lab:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"kinds": ["check"], "sanitize": "racecheck", "seed": 7}, "--seed 7 --sanitize racecheck"),
+        ({"kinds": ["check"], "sanitize": "address", "seed": 7}, "--seed 7 --sanitize address"),
         ({"kinds": ["profile"], "profile": PLAN}, "--profile 3,1,4,2 --counters"),
     ],
 )

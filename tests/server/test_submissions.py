@@ -78,10 +78,12 @@ def test_operators_are_measured_in_the_order_of_the_request(client: TestClient, 
 def test_a_sanitizer_goes_with_checks_alone(client: TestClient, lab: Lab) -> None:
     assert errors(ask(client, sanitize="address"))["sanitize"].endswith("choose kind check only, or no sanitizer")
     assert "sanitize" in errors(ask(client, sanitize="valgrind", kinds=["check"]))
-    (first, *_) = jobs(client, ask(client, sanitize="racecheck", kinds=["check"]).json()["id"])
+    refused = errors(ask(client, sanitize="racecheck", kinds=["check"]))["sanitize"]
+    assert refused == "racecheck checks code of a GPU, and the run has none; use address, or choose another device"
+    (first, *_) = jobs(client, ask(client, sanitize="address", kinds=["check"]).json()["id"])
     detail = client.get(f"/api/v1/jobs/{first['id']}").json()
-    assert detail["spec"]["sanitize"] == "racecheck"
-    assert "--sanitize racecheck" in detail["replay"]
+    assert detail["spec"]["sanitize"] == "address"
+    assert "--sanitize address" in detail["replay"]
 
 
 def test_the_queue_tells_how_many_come_before(client: TestClient, lab: Lab) -> None:
@@ -216,6 +218,9 @@ def test_every_field_says_what_is_wrong_and_what_to_do(
 
 def test_several_fields_are_reported_at_once(client: TestClient, lab: Lab) -> None:
     assert set(errors(ask(client, device="abacus", operators=["nothing"]))) == {"operators", "device"}
+    found = errors(ask(client, kinds=["check"], commits="nope", base="neither"))
+    assert found.keys() == {"commits", "base"}
+    assert "itself" not in found["base"], "two names that git does not know are not one commit"
 
 
 def test_names_are_held_against_the_newest_catalogue(client: TestClient, lab: Lab) -> None:
