@@ -60,15 +60,17 @@ class Problem(Exception):  # noqa: N818 - RFC 9457 calls it so.
 
 
 class UnknownNameProblem(Problem):
-    """A request names something that is not in the database; an address that leads nowhere is a plain 404."""
+    """A request names something that is not in the database, and that a measurement may bring; numbers that are not
+    given, and addresses that lead nowhere, are a plain 404."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(404, detail)
 
 
-def not_found(what: str, name: object, remedy: str = "") -> UnknownNameProblem:
-    """The problem that there is no `what` called `name`."""
-    return UnknownNameProblem(f"there is no {what} {name!r}" + (f"; {remedy}" if remedy else ""))
+def not_found(what: str, name: object, remedy: str = "") -> Problem:
+    """The problem that there is no `what` called `name`, or with this number."""
+    detail = f"there is no {what} {name!r}" + (f"; {remedy}" if remedy else "")
+    return Problem(404, detail) if isinstance(name, int) else UnknownNameProblem(detail)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

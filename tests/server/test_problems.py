@@ -153,3 +153,11 @@ def test_health(client: TestClient) -> None:
         "repositories": 0,
         "database_bytes": 0,
     }
+
+
+def test_a_number_that_is_not_given_comes_by_no_measurement(client: TestClient) -> None:
+    pages = {
+        path: client.get(path, headers={"Accept": "text/html"}) for path in ("/regressions/9999", "/commits/abcdef12")
+    }
+    assert {page.status_code for page in pages.values()} == {404}
+    assert ["warpwatch submit" in page.text for page in pages.values()] == [False, True]

@@ -251,7 +251,11 @@ def test_a_busy_host_is_a_banner_and_no_row(client: TestClient, lab: Lab) -> Non
     benched(lab, 1, load=2.1, cores=2, pressure=0.1, celsius=50)
     page = page_of(client, plant(lab, 0, 1, 1.3, [CELL]), evidence="host")
     banner = page[page.index("data-busy") : page.index('id="history"')]
-    assert "load 17.5 on 2 cores while the base was benchmarked" in banner
+    assert "load 17.5 on 2 cores while the base was benchmarked. Paired rounds decided; times" in banner
+    for undecided in (plant(lab, 0, 1, None, [CELL]), plant(lab, 0, 1, 0.7, [CELL], verdict="suspected")):
+        banner = page_of(client, undecided)
+        banner = banner[banner.index("data-busy") : banner.index('class="tabs')]
+        assert "benchmarked. Times of single runs" in banner, "no round decided a failed check, or anything yet"
     assert "CPU pressure" not in page
     assert "temperature" in page
 

@@ -115,13 +115,13 @@ function commitTicks(place) {
   };
 }
 
-// A chart with many variants gets the room that its legend takes, so that the lines keep theirs.
+// A chart with many variants gets the room that its legend takes, so that the lines keep theirs. A low one stays low.
 const LEAST_PLOT = 220;
 async function makeRoom(place) {
-  const { legend, _size } = place._fullLayout;
+  const { legend, _size } = place._fullLayout, box = place.parentElement;
+  if (box.matches(".low")) return;
   const missing = Math.max(LEAST_PLOT - _size.h, 0) + Math.max((legend?._height ?? 0) - (legend?._effHeight ?? 0), 0);
   if (missing < 8) return;
-  const box = place.parentElement;
   box.style.height = `${box.offsetHeight + Math.ceil(missing)}px`;
   await Plotly.Plots.resize(place);
 }
