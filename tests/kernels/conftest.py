@@ -22,7 +22,7 @@ from warpwatch.worker.harness.problem import CaseProblem
 
 ROOT = Path(__file__).parents[2]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-COMPILED_IN_CI = ("vector_add", "embedding")
+COMPILED_IN_CI = ("vector_add",)
 """Operators whose variant of torch.compile every run checks, forward and backward. It is torch's code that those of the
 others check, with a compiler that takes 2 to 20 seconds each, so nightly runs them."""
 
@@ -121,7 +121,13 @@ def ready(operator: Operator, cache: Path) -> Operator:
 
 def runnable(operator: Operator, cases: Iterable[Case], compiled: bool = False) -> list[Any]:
     """Parameters (variant, case, device) for what can run here; torch.compile takes seconds and is asked for on its
-    own. Nightly runs what torch builds at the first call."""
+    own. Nightly runs what torch builds at the first call, and steps whose two halves every run checks."""
+    cases = list(cases)
+    steps = {
+        case
+        for case in cases
+        if case.direction == "step" and {replace(case, direction="fwd"), replace(case, direction="bwd")} <= set(cases)
+    }
     return [
         pytest.param(
             variant.name,
@@ -129,7 +135,7 @@ def runnable(operator: Operator, cases: Iterable[Case], compiled: bool = False) 
             device,
             id=f"{variant.name}-{case.key}-{device}",
             marks=[pytest.mark.nightly]
-            if variant.name == "load_inline" or (compiled and operator.name not in COMPILED_IN_CI)
+            if variant.name == "load_inline" or case in steps or (compiled and operator.name not in COMPILED_IN_CI)
             else [],
         )
         for device in DEVICES

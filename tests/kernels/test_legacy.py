@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -82,11 +80,8 @@ def kron(checkout: Path, commands: ForkedCommands) -> Kron:
     return run
 
 
-def test_check_prints_norms_and_pairs(checkout: Path) -> None:
-    """As a process of its own; the other tests fork theirs."""
-    environment = os.environ | {"ERR": "", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "warpwatch", "kron", "--dtype", "d", "16", "5", "3", "check"]
-    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+def test_check_prints_norms_and_pairs(kron: Kron) -> None:
+    done = kron("--dtype", "d", "16", "5", "3", "check")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(" = ")[0] for line in lines[:4]] == ["||v1_y||", "||v1_g||", "||v2_y||", "||v2_g||"]

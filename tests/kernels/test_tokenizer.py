@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from tests import libraries
 from warpwatch.cli.tokenizer import read_strings
 
 from .forked import ForkedCommands
@@ -21,7 +22,10 @@ Tokenizer = Callable[..., subprocess.CompletedProcess[str]]
 def tokenizer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokenizer]:
     """Runs `warpwatch tokenizer` in tmp_path."""
     modules = ("warpwatch.cli", "warpwatch.cli.tokenizer", "torch")
-    commands = ForkedCommands(tmp_path_factory.mktemp("commands"), *modules, CUDA_VISIBLE_DEVICES="")
+    # The library of the other tests is there already.
+    variables = {"CUDA_VISIBLE_DEVICES": "", "WARPWATCH_HOME": str(libraries.build_cache().parent)}
+    with libraries.quick_flags():
+        commands = ForkedCommands(tmp_path_factory.mktemp("commands"), *modules, **variables)
     yield partial(commands.run, tmp_path, "tokenizer")
     commands.close()
 

@@ -29,7 +29,8 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
 
 
 @pytest.mark.parametrize(
-    ("name", "case", "device"), runnable(module.operator, [sized("f32", "fwd", n=1025)], compiled=True)
+    ("name", "case", "device"),
+    runnable(module.operator, [sized("f32", "fwd", n=1025), sized("f32", "bwd", n=1025)], compiled=True),
 )
 def test_torch_compile_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
     assert check_variant(operator, name, case, device).status is Status.OK

@@ -1,10 +1,10 @@
 """Runs the Triton variants of operators without a GPU: `python -m tests.kernels.triton_program MODE OPERATOR...`.
 
 interpret-all: every variant on every quick and edge case in Triton's interpreter, held against the float64 oracle.
-interpret: on the cheapest quick and the cheapest edge case of each precision, direction and number format. compile: the
-kernels that these calls launch are compiled to machine code for each architecture that we support, and not
-launched. Prints a line of JSON per outcome, and one for an operator that raises. The choice is made when Triton is
-imported, so each of the two takes a process of its own.
+interpret: on the cheapest edge case of each precision, direction and number format, and on the cheapest quick case of
+those that no edge case has. compile: the kernels that these calls launch are compiled to machine code for each
+architecture that we support, and not launched. Prints a line of JSON per outcome, and one for an operator that raises.
+The choice is made when Triton is imported, so each of the two takes a process of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,20 +44,27 @@ def run(mode: str, name: str) -> None:
     operator = importlib.import_module(f"kernels.{name}").operator
     variants = [variant for variant in operator.variants.values() if variant.name.startswith("triton")]
     for variant in variants:
-        cases = []
-        for suite in ("quick", "edge"):
-            runnable = [c for c in operator.cases.get(suite, ()) if variant.reason_unsupported(c, "cuda") is None]
-            # A step launches what its two halves launch.
-            halves = [c for c in runnable if c.direction != "step" or replace(c, direction="bwd") not in runnable]
-            cases += cheapest_of_each_kind(operator, halves) if mode == "interpret" else halves
+        suites = [halves_of(operator.cases.get(suite, ()), variant) for suite in ("quick", "edge")]
+        if mode == "interpret":
+            quick, edge = (cheapest_of_each_kind(operator, cases) for cases in suites)
+            cases = list((quick | edge).values())
+        else:
+            cases = [case for suite in suites for case in suite]
         # What keeps it from CPUs is that its interpreter is slow, which is no matter here.
         free = replace(variant, devices=("cpu", "cuda"), unsupported=lambda case, device: None)
         (compile_only if mode == "compile" else interpret)(operator, free, cases)
 
 
-def cheapest_of_each_kind(operator: Any, cases: list[Any]) -> list[Any]:
+def halves_of(cases: Iterable[Any], variant: Any) -> list[Any]:
+    """The cases that the variant supports, without steps whose backward is among them: a step launches what its two
+    halves launch."""
+    runnable = [case for case in cases if variant.reason_unsupported(case, "cuda") is None]
+    return [case for case in runnable if case.direction != "step" or replace(case, direction="bwd") not in runnable]
+
+
+def cheapest_of_each_kind(operator: Any, cases: list[Any]) -> dict[tuple[Any, ...], Any]:
     by_cost = sorted(cases, key=lambda case: operator.cost(case).bytes, reverse=True)
-    return list({kind_of(case): case for case in by_cost}.values())
+    return {kind_of(case): case for case in by_cost}
 
 
 def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
