@@ -283,7 +283,11 @@ class _OperatorSelfTest:
             # A fault that was caught needs no further case and no bench.
             uncaught = [name for name in uncaught if not _first_match(findings[name], caught_by[name])]
         for name, sanitizer in sanitize.items():
-            findings[name] = [(sanitizer, finding) for finding in self._measure("check", [name], sanitize=sanitizer)]
+            for key in self._cases:
+                found = self._measure("check", [name], cases=[key], sanitize=sanitizer)
+                findings[name] += [(sanitizer, finding) for finding in found]
+                if _first_match(findings[name], caught_by[name]):
+                    break
         self._proof.faults.extend(self._judge(name, pairs) for name, pairs in findings.items())
 
     def _count(self, findings: list[Finding], seed: int) -> int:

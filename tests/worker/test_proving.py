@@ -38,9 +38,15 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
 
 
 @pytest.fixture(scope="module")
-def mutants(tools: Tools) -> Proof:
-    general = [expectations.operator for expectations in read_expectations(proving.FOLDER / "mutants" / "kernels")]
-    return prove("mutants", tools, Diary(), seeds=1, operators=general)
+def log() -> Diary:
+    """What the proof of mutants logs."""
+    return Diary()
+
+
+@pytest.fixture(scope="module")
+def mutants(tools: Tools, log: Diary) -> Proof:
+    """Of two operators that are caught by every check; nightly proves all."""
+    return prove("mutants", tools, log, seeds=1, operators=["linear", "stencil"])
 
 
 def test_an_operator_that_ships_is_proved_with_mutants_of_its_own(tools: Tools) -> None:
@@ -52,29 +58,29 @@ def test_an_operator_that_ships_is_proved_with_mutants_of_its_own(tools: Tools) 
 
 def test_every_mutant_is_caught_by_what_it_was_planted_for(mutants: Proof) -> None:
     outcomes = {fault.variant: fault.outcome for fault in mutants.faults}
-    assert {name: outcome for name, outcome in outcomes.items() if outcome != "caught"} == {
-        "missing_barrier": "not_run"
-    }
-    assert len(outcomes) >= 25
+    assert set(outcomes.values()) == {"caught"}
+    assert len(outcomes) >= 15
     by = {fault.variant: fault.caught_by for fault in mutants.faults}
     assert by["writes_past_end"] == "guard bands"
     assert by["ignores_strides"] == "strided inputs"
     assert by["misaligned_vectors"] == "offset inputs"
-    assert by["nan_swallowed"] == "special values"
+    assert by["spreads_nan"] == "special values"
     assert by["wrong_fake"] == by["wrong_schema"] == "opcheck"
     assert by["scratch_too_small"] == "address"
-    assert by["skips_last_tile"] == "plain runs"
+    assert by["transpose_dropped"] == "plain runs"
 
 
 @pytest.mark.words
-def test_a_sanitizer_names_the_line_at_fault(mutants: Proof) -> None:
+def test_a_sanitizer_names_the_line_at_fault(mutants: Proof, log: Diary) -> None:
     sanitized = next(fault for fault in mutants.faults if fault.variant == "scratch_too_small")
     assert "heap-buffer-overflow csrc/stencil/stencil.cpp" in sanitized.message
+    lines = [line for line in log.lines if line.startswith("check scratch_too_small")]
+    assert len(lines) == 1, "a fault that was caught needs no further case"
 
 
 def test_what_is_right_is_left_in_peace(mutants: Proof) -> None:
     assert mutants.false_alarms == []
-    assert mutants.clean_runs >= 40
+    assert mutants.clean_runs >= 15
     assert mutants.holds
 
 
@@ -120,7 +126,8 @@ def test_a_hundred_caches_are_planted_and_no_fault_among_honest_code() -> None:
     assert set(LONG_KINDS) == {"caches", "honest"}
 
 
-@pytest.mark.parametrize("operator", [pytest.param("losing", marks=pytest.mark.nightly), "signs"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("operator", ["losing", "signs"])
 def test_honest_code_that_looks_like_cheats_passes(tools: Tools, operator: str) -> None:
     proof = prove("honest", tools, Diary(), seeds=1, operators=[operator])
     assert proof.false_alarms == []
