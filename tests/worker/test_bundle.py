@@ -327,7 +327,7 @@ BOMBS: dict[str, Callable[[int], Any]] = {
     "lists": lambda count: [[]] * count,
     "objects": lambda count: [{}] * count,
     "values": lambda count: [0] * 10 * count,
-    "keys": lambda count: {f"{number:x}": 0 for number in range(10 * count)},
+    "keys": lambda count: {f"{number:x}": 0 for number in range(6 * count)},
 }
 
 

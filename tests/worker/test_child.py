@@ -246,7 +246,7 @@ def test_hidden_folders_look_empty(tmp_path: Path, diary: Diary) -> None:
 def test_a_flood_of_output_is_cut(child: Child) -> None:
     diary = Diary()
     with pytest.raises(ChildFailure) as caught:
-        ask(child, BoundedReporter(diary), "chatter", seconds=4)  # type: ignore[arg-type]
+        ask(child, BoundedReporter(diary), "chatter", seconds=2)  # type: ignore[arg-type]
     assert caught.value.status == Status.TIMED_OUT
     assert sum(map(len, diary.lines)) <= 2**20
     assert diary.lines[-1].startswith("log cut")

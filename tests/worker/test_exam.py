@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from warpwatch.cli.app import app
+from warpwatch.worker import exam
 from warpwatch.worker.exam import ExamResult, Sitting, as_markdown, candidates, sit
 from warpwatch.worker.harness.exam import CandidateResult, _in_a_fork, _sit
 
@@ -70,7 +71,7 @@ def test_variants_with_steps_that_others_lack_are_left_out() -> None:
     assert candidates(["coarse"]) == [row for row in rows if row[0] == "coarse"]
 
 
-def test_a_trusting_harness_is_deceived_and_warpwatch_is_not(tmp_path: Path) -> None:
+def test_a_trusting_harness_is_deceived_and_warpwatch_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "trusting.py"
     file.write_text(TRUSTING)
     names = ("kept.honest", "kept.by_pointer", "meddling.honest", "meddling.returns_an_input")
@@ -78,6 +79,7 @@ def test_a_trusting_harness_is_deceived_and_warpwatch_is_not(tmp_path: Path) -> 
     assert {sitting.variant for sitting in trusting.deceived} == {"by_pointer", "returns_an_input"}
     assert (trusting.caught, trusting.accused, len(trusting.honest)) == ([], [], 2)
     # Its check and its bench take seconds of each; the tests of the harness show that it catches the others.
+    monkeypatch.setattr(exam, "TWIN_SITTINGS", 1)
     strict = ExamResult("warpwatch_bench", list(ask("warpwatch_bench", *names[:2]).values()))
     assert (len(strict.caught), strict.accused, strict.deceived) == (1, [], [])
     text = as_markdown([trusting, strict])

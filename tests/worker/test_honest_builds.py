@@ -34,7 +34,7 @@ def bench(tools: Tools, url: str, sha: str, version: DefinitionsVersion | None, 
     return execute(request, tools, diary, tools.host.home / "traces")
 
 
-IN_CI = {"own": ("versioneer", "cython", "cmake", "generator"), "beside": ("editable",)}
+IN_CI = {"own": ("cmake", "generator"), "beside": ("editable",)}
 """Projects that every run measures by definitions in the commit itself, and by those of another repository. The others
 are built the same way, and nightly measures all of them in both ways."""
 

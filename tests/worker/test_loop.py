@@ -16,10 +16,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from sqlalchemy import select, text
 from typer.testing import CliRunner
 
@@ -29,6 +31,7 @@ from tests.waiting import wait_until
 from tests.worker.conftest import Repository, identify, processes_with
 from warpwatch.cli.app import app
 from warpwatch.contract.catalogue import CommitInfo
+from warpwatch.contract.claims import TRACE_PARENT
 from warpwatch.contract.data_folder import undelivered_folder, worker_key_file
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db import embedded, migrate, registry, submissions
@@ -126,6 +129,43 @@ class Wire:
                 end.shutdown(socket.SHUT_RDWR)
 
 
+class Collector:
+    """An OTLP collector; spans by trace and name, as (id, parent, attributes)."""
+
+    def __init__(self) -> None:
+        self.spans: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {}
+        self.services: set[str] = set()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                outer.take(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def take(self, request: ExportTraceServiceRequest) -> None:
+        for resource in request.resource_spans:
+            names = {item.key: item.value.string_value for item in resource.resource.attributes}
+            self.services.add(names["service.name"])
+            for span in (span for scope in resource.scope_spans for span in scope.spans):
+                facts = {item.key: item.value for item in span.attributes}
+                key = span.trace_id.hex(), span.name
+                self.spans[key] = span.span_id.hex(), span.parent_span_id.hex(), facts
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
 class Fleet:
     """A server on a database with one repository, and the workers that have a key of it."""
 
@@ -161,7 +201,7 @@ class Fleet:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.wire = Wire(self.port)
+        self.wire, self.collector = Wire(self.port), Collector()
         self.key = self.new_key("cluster")
         worker_key_file(self.home).write_text(self.key)
         self.start_server()
@@ -190,10 +230,10 @@ class Fleet:
         self.server.terminate()
         self.server.wait(30)
 
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
+    def start(self, *options: str, **variables: str) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if name != "WARPWATCH_DATABASE_URL"}
         environment |= {"WARPWATCH_HOME": str(self.home), "WARPWATCH_WORKER_KEY": self.key}
-        environment |= {"PYTHONPATH": str(self.shown)}
+        environment |= {"PYTHONPATH": str(self.shown)} | variables
         log = (self.folder / f"worker-{len(self.workers)}.log").open("wb")
         address = f"http://127.0.0.1:{self.wire.port}"
         command = [sys.executable, "-m", "warpwatch", "worker", "--device", "cpu", "--server", address, *options]
@@ -228,6 +268,12 @@ class Fleet:
     def job(self, job_id: int) -> JobRecord:
         with self.database.session() as s:
             return s.get_one(JobRecord, job_id)
+
+    def is_due(self, job_id: int) -> bool:
+        """Whether a worker that asks now may get the job."""
+        due = "SELECT count(*) FROM jobs WHERE id = :id AND state = 'queued' AND coalesce(not_before, now()) <= now()"
+        with self.database.session() as s:
+            return s.scalar(text(due), {"id": job_id}) == 1
 
     def runs(self, job_id: int) -> list[RunRecord]:
         with self.database.session() as s:
@@ -285,25 +331,38 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with embedded.running(folder / "home", options=FAST_AND_FORGETFUL) as url:
         migrate.upgrade(url)
         fleet = Fleet(folder, url)
-        fleet.start()
+        sending = {"OTEL_EXPORTER_OTLP_ENDPOINT": fleet.collector.url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
+        fleet.start(WARPWATCH_TELEMETRY="on", **sending)
         yield fleet
         fleet.hold.unlink(missing_ok=True)
         for process in [*fleet.workers, fleet.server]:
             process.kill()
             process.wait()
         fleet.wire.close()
+        fleet.collector.close()
         fleet.database.close()
     shutil.rmtree(embedded.data_folder(folder / "home"), ignore_errors=True)
 
 
-def test_a_job_is_done_with_its_log_and_results(fleet: Fleet) -> None:
+def test_a_job_is_done_with_its_log_results_and_trace(fleet: Fleet) -> None:
+    trace, request = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    token = TRACE_PARENT.set(f"00-{trace}-{request}-01")
     job = fleet.submit("prompt")
+    TRACE_PARENT.reset(token)
     fleet.until(lambda: fleet.job(job).state == "done")
     assert fleet.results(job) == [(1, "ok")]
     assert "check prompt n=100,f32,fwd ok" in fleet.log(job)
     (run,) = fleet.runs(job)
     assert run.times is not None
     assert run.times["record"] > 0
+    fleet.until(lambda: (trace, "check patient") in fleet.collector.spans)
+    assert fleet.collector.services == {"warpwatch-worker"}
+    span, parent, facts = fleet.collector.spans[trace, "check patient"]
+    assert parent == request
+    assert facts["warpwatch.ending"].string_value == "done"
+    assert facts["warpwatch.seconds.verify"].double_value >= 0
+    for step in ("checkout", "record"):
+        assert fleet.collector.spans[trace, step][1] == span, step
 
 
 def test_a_job_that_cannot_run_fails_and_says_why(fleet: Fleet) -> None:
@@ -424,6 +483,7 @@ def test_results_outlive_a_connection_that_breaks(fleet: Fleet) -> None:
     fleet.until(lambda: count(fleet.database, "result_chunks") == 0)
 
 
+@pytest.mark.nightly
 def test_a_job_outlives_a_server_that_restarts(fleet: Fleet) -> None:
     fleet.hold.touch()
     job = fleet.submit("held")
@@ -517,7 +577,9 @@ def test_another_worker_finishes_the_job_of_a_killed_one(fleet: Fleet) -> None:
     assert fleet.results(job) == [(2, "ok")]
 
 
-def test_a_stopped_worker_hands_its_job_back_and_the_next_one_takes_it(fleet: Fleet) -> None:
+def test_a_job_goes_on_whatever_ends_its_worker(fleet: Fleet) -> None:
+    """The first worker is stopped, the key of the second is revoked, the time of the third is over, and the fourth ends
+    when no job is left."""
     fleet.hold.touch()
     job = fleet.submit("held")
     fleet.until_held(job)
@@ -526,43 +588,25 @@ def test_a_stopped_worker_hands_its_job_back_and_the_next_one_takes_it(fleet: Fl
     stopped.terminate()
     assert stopped.wait(30) == 0
     fleet.until_held(job, attempt=2)
-    fleet.hold.unlink()
-    fleet.until(lambda: fleet.job(job).state == "done")
-    first, second = fleet.runs(job)
-    assert (first.state, second.state) == ("lost", "done")
     assert fleet.job(job).max_attempts == 4, "the interruption is no attempt"
-
-
-def test_the_worker_of_a_revoked_key_ends_and_its_job_goes_on_elsewhere(fleet: Fleet) -> None:
-    fleet.hold.touch()
-    job = fleet.submit("held")
-    fleet.until_held(job)
     refused = fleet.owner(job)
     with fleet.database.session() as s:
         revoke_key(s, "cluster")
     assert refused.wait(30) == 2
     fleet.key = fleet.new_key("second")
-    fleet.start()
-    fleet.until_held(job, attempt=2)
-    fleet.hold.unlink()
-    fleet.until(lambda: fleet.job(job).state == "done")
-    assert fleet.results(job) == [(2, "ok")]
-
-
-def test_a_worker_ends_by_itself_when_no_job_comes_and_after_its_time(fleet: Fleet) -> None:
-    for worker in fleet.workers:
-        worker.terminate()
-        worker.wait(30)
-    fleet.hold.touch()
-    job = fleet.submit("held")
+    # A job whose worker fell silent waits for a while.
+    fleet.until(lambda: fleet.is_due(job))
     limited = fleet.start("--until-idle", "1s", "--at-most", "15")
-    fleet.until_held(job)
+    fleet.until_held(job, attempt=3)
     assert limited.wait(60) == 0, "its time is over while the job runs"
-    assert [run.state for run in fleet.runs(job)] == ["lost"]
+    assert [run.state for run in fleet.runs(job)] == ["lost"] * 3
     fleet.hold.unlink()
     brief = fleet.start("--until-idle", "1")
     assert brief.wait(60) == 0, "it ends after the job"
-    assert fleet.results(job) == [(2, "ok")]
+    assert fleet.results(job) == [(4, "ok")]
+
+
+def test_a_time_that_is_none_is_refused() -> None:
     wrong = CliRunner().invoke(app, ["worker", "--until-idle", "soon"])
     assert (wrong.exit_code, "--until-idle" in wrong.output) == (2, True)
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from sqlalchemy import text
 
@@ -22,8 +18,6 @@ from tests.builders import CASES, Lab
 from tests.server.conftest import lab as lab
 from tests.server.conftest import settings as settings
 from tests.server.conftest import source as source
-from tests.worker.test_loop import Fleet
-from tests.worker.test_loop import fleet as fleet
 from warpwatch import telemetry
 from warpwatch.contract.activities import Activity, Stopwatch
 from warpwatch.contract.claims import TRACE_PARENT, is_trace_parent
@@ -42,49 +36,6 @@ def exporter() -> Iterator[InMemorySpanExporter]:
     telemetry.start("tests", memory)
     yield memory
     telemetry.stop()
-
-
-class Collector:
-    """An OTLP collector; spans by name, as (trace, id, parent, attributes)."""
-
-    def __init__(self) -> None:
-        self.spans: dict[str, tuple[str, str, str, dict[str, Any]]] = {}
-        self.services: set[str] = set()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                outer.take(ExportTraceServiceRequest.FromString(body))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def take(self, request: ExportTraceServiceRequest) -> None:
-        for resource in request.resource_spans:
-            names = {item.key: item.value.string_value for item in resource.resource.attributes}
-            self.services.add(names["service.name"])
-            for span in (span for scope in resource.scope_spans for span in scope.spans):
-                facts = {item.key: item.value for item in span.attributes}
-                self.spans[span.name] = (span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex(), facts)
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    running = Collector()
-    yield running
-    running.close()
 
 
 def test_a_submission_and_its_verdict_are_one_trace(
@@ -153,31 +104,6 @@ def test_an_error_is_shown_and_goes_on(exporter: InMemorySpanExporter) -> None:
     (span,) = exporter.get_finished_spans()
     assert not span.status.is_ok
     assert TRACE_PARENT.get() is None
-
-
-def test_a_worker_sends_its_steps(fleet: Fleet, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker as a process, to a collector that speaks OTLP."""
-    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    token = TRACE_PARENT.set(trace)
-    job = fleet.submit("prompt", priority=9)
-    TRACE_PARENT.reset(token)
-    for other in fleet.workers:
-        other.terminate()
-        other.wait(30)
-    monkeypatch.setenv("WARPWATCH_TELEMETRY", "on")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-    worker = fleet.start()
-    fleet.until(lambda: fleet.job(job).state in ("done", "failed"))
-    worker.terminate()
-    worker.wait(30)
-    assert fleet.job(job).state == "done"
-    assert collector.services == {"warpwatch-worker"}
-    trace_id, span_id, parent, facts = collector.spans["check patient"]
-    assert (trace_id, parent) == (trace.split("-")[1], trace.split("-")[2])
-    assert facts["warpwatch.ending"].string_value == "done"
-    assert facts["warpwatch.seconds.verify"].double_value >= 0
-    for step in ("checkout", "record"):
-        assert collector.spans[step][:3:2] == (trace_id, span_id), step
 
 
 def test_nothing_is_imported_where_it_is_off(tmp_path: Path) -> None:

@@ -407,14 +407,17 @@ def test_beside_a_gpu_no_child_waits_for_compilers(starter: Starter, monkeypatch
     assert template_process() == awaited.process.pid
 
 
-@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize(
+    ("obstacle", "compilers"),
+    [*((obstacle, False) for obstacle in OBSTACLES), pytest.param("a thread", True, marks=pytest.mark.nightly)],
+)
 def test_no_fork_where_it_would_not_be_safe(
-    starter: Starter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, obstacle: str
+    starter: Starter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, obstacle: str, compilers: bool
 ) -> None:
     """An open device stands for CUDA: its driver opens some, and nothing of it works after a fork."""
     break_start(monkeypatch, tmp_path, OBSTACLES[obstacle])
     # One that imports compilers tries it without them first.
-    monkeypatch.setattr(templates, "_compilers", templates._Compilers(used=obstacle == "a thread"))
+    monkeypatch.setattr(templates, "_compilers", templates._Compilers(used=compilers))
     child = starter.start()
     assert run(child, "import sys; print('warpwatch.worker.harness.child.serve' in sys.modules)") == "False"
 
