@@ -25,8 +25,8 @@ from warpwatch.server.judge import Judge
 from warpwatch.server.verdicts.cards import LEVEL, join_cards, learn_offset
 from warpwatch.settings import Settings
 
-CELLS = (("v1", CASES[0]), ("v1", CASES[1]), ("v2", CASES[0]))
-"""Every bench judges all of them, so that three take a third of the time of nine."""
+CELLS = (("v1", CASES[0]), ("v2", CASES[0]))
+"""Every bench judges all of them, so that two take less than a third of the time of nine."""
 FIRST, SECOND = "GPU-11111111-a", "GPU-22222222-b"
 OFFSET = 1.048
 COMMITS = 32
@@ -130,19 +130,16 @@ def alarms(machine: TwoCards) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("loss", [1.0, 1.02])
-def test_a_card_that_lost_speed_is_an_alarm(machine: TwoCards, loss: float) -> None:
+def test_a_card_that_lost_speed_is_an_alarm(machine: TwoCards) -> None:
     """Repeats of one commit are the control series: its code stays the same. An alarm needs several of them."""
     machine.cells = tuple((variant, case) for variant in VARIANTS for case in CASES)
-    for _ in range(LEVEL):
-        machine.bench_on(FIRST, 0)
-        machine.bench_on(SECOND, 0)
-    machine.factors[SECOND] *= loss
-    for _ in range(LEVEL):
-        machine.bench_on(FIRST, 0)
-        machine.bench_on(SECOND, 0)
-    assert machine.rows("suspected") == [], "one commit has no changes"
-    assert [row["device_key"] for row in alarms(machine)] == ([GPU.device_key] if loss > 1 else [])
+    for loss in (1.0, 1.0, 1.02):
+        machine.factors[SECOND] *= loss
+        for _ in range(LEVEL):
+            machine.bench_on(FIRST, 0)
+            machine.bench_on(SECOND, 0)
+        assert machine.rows("suspected") == [], "one commit has no changes"
+        assert [row["device_key"] for row in alarms(machine)] == ([GPU.device_key] if loss > 1 else [])
     assert all("22222222" in row["message"] for row in alarms(machine))
 
 

@@ -93,7 +93,7 @@ def test_a_drift_costs_few_comparisons() -> None:
 @pytest.fixture
 def machine(client: TestClient, settings: Settings, database: Database, tmp_path: Path) -> TwoCards:
     source = tmp_path / "history" / "kernels"
-    shas = write_history(source, dict.fromkeys(range(COMMITS), "kernels/square.py"), COMMITS)
+    shas = write_history(source, dict.fromkeys(HEADS, "kernels/square.py"), COMMITS)
     git.update_mirror(str(source), settings.home)
     lab = Lab(database, source, shas, tmp_path, environment=GPU)
     return TwoCards(client, lab, Judge(settings, database), Truth(), cells=(V1,), between=0.002, within=0.0015)

@@ -96,7 +96,7 @@ times = st.floats(1.0, 1e12)
 
 
 @given(st.dictionaries(cases, st.tuples(times, st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 2)), min_size=1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_benchmarks_of_a_program_go_through_an_export_and_back(
     rows: dict[str, tuple[float, float, float, float]],
 ) -> None:

@@ -85,7 +85,7 @@ def test_a_step_at_the_eleventh_of_14_files_is_told_everywhere(
     assert shown == [STEP], "the commit itself, as soon as its file is there"
 
 
-@pytest.mark.parametrize("is_step", [False, True], ids=["nothing", "step"])
+@pytest.mark.parametrize("is_step", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["nothing", "step"])
 def test_an_outlier_of_a_busy_host_is_withdrawn_and_hides_no_step(
     client: TestClient, lab: Lab, settings: Settings, database: Database, is_step: bool
 ) -> None:
@@ -122,7 +122,7 @@ def test_an_import_is_judged_beside_the_longer_one_of_another_repository(
     assert judged == [first, alone, second, third]
 
 
-@pytest.mark.parametrize("behind", [7, 10], ids=["too early to tell", "over"])
+@pytest.mark.parametrize("behind", [pytest.param(7, marks=pytest.mark.nightly), 10], ids=["too early to tell", "over"])
 def test_a_slow_down_that_later_readings_undo_is_open_nowhere(
     client: TestClient, lab: Lab, settings: Settings, database: Database, behind: int
 ) -> None:

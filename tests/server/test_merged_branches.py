@@ -72,7 +72,7 @@ def search(story: Story) -> dict[str, Any]:
     return story.row("merge", "slower")
 
 
-@pytest.mark.parametrize("culprit", [1, 3, 4])
+@pytest.mark.parametrize("culprit", [1, *(pytest.param(number, marks=pytest.mark.nightly) for number in (3, 4))])
 def test_the_culprit_is_named_on_every_page(story: Story, culprit: int) -> None:
     merge(story)
     slow_from(story, *(f"s{number}" for number in range(culprit, 5)), "merge", "4")

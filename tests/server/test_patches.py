@@ -160,7 +160,14 @@ def measured(client: TestClient, lab: Lab, clone: Path, settings: Settings) -> s
     return sha
 
 
-def test_it_enters_nothing_that_speaks_of_a_history(client: TestClient, lab: Lab, measured: str) -> None:
+def test_its_outcome_is_told_at_its_jobs_and_enters_no_history(client: TestClient, lab: Lab, measured: str) -> None:
+    """One test, because measuring a history and the working tree takes longer than all that is read here."""
+    assert_enters_no_history(client, lab, measured)
+    assert_is_at_its_jobs(client, measured)
+    assert_is_reported(client, measured)
+
+
+def assert_enters_no_history(client: TestClient, lab: Lab, measured: str) -> None:
     def get(path: str, **query: Any) -> Any:
         answer = client.get(f"{API}{path}", params={"repository": "kernels", **query})
         assert answer.status_code == 200, answer.text
@@ -189,7 +196,7 @@ def test_it_enters_nothing_that_speaks_of_a_history(client: TestClient, lab: Lab
             assert session.scalar(text(sql), {"sha": measured}) == 0, table
 
 
-def test_its_outcome_is_at_its_jobs(client: TestClient, lab: Lab, measured: str) -> None:
+def assert_is_at_its_jobs(client: TestClient, measured: str) -> None:
     (check, compare) = sorted(
         job["id"]
         for job in client.get(f"{API}/jobs", params={"limit": 200}).json()["items"]
@@ -207,7 +214,7 @@ def test_its_outcome_is_at_its_jobs(client: TestClient, lab: Lab, measured: str)
     assert client.get(f"/commits/{measured}", params={"repository": "kernels"}).status_code == 200
 
 
-def test_the_report_on_its_submission_tells_what_was_found(client: TestClient, measured: str) -> None:
+def assert_is_reported(client: TestClient, measured: str) -> None:
     submissions = client.get(f"{API}/submissions", params={"repository": "kernels", "limit": 200}).json()["items"]
     (own,) = (row["id"] for row in submissions if row["request"].get("commits") == measured)
     report = client.get(f"{API}/submissions/{own}/report").json()
