@@ -102,10 +102,14 @@ def test_a_build_that_fails_costs_native_variants_only(harness: Harness) -> None
 
 
 def test_ceilings_are_plausible(harness: Harness) -> None:
-    # Other processes may take the cores during one product and not during the next.
-    replies = [harness.ask(CeilingsReply, "ceilings") for _ in range(4)]
-    assert all(reply.status is Status.OK and set(reply.peaks) == {"copy", "f32", "f64"} for reply in replies)
-    most = {name: max(reply.peaks[name] for reply in replies) for name in replies[0].peaks}
+    most = {"copy": 0.0, "f32": 0.0, "f64": 0.0}
+    # Other processes may take the cores during one product and not during the next. Each reply takes two seconds.
+    for _ in range(4):
+        reply = harness.ask(CeilingsReply, "ceilings")
+        assert (reply.status, reply.peaks.keys()) == (Status.OK, most.keys())
+        most = {name: max(peak, most[name]) for name, peak in reply.peaks.items()}
+        if most["f32"] > 1.2 * most["f64"]:
+            break
     assert most["f32"] > 1.2 * most["f64"] > 0
     assert most["copy"] > 1e8
 

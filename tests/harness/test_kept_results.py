@@ -46,7 +46,14 @@ def bench(child: Harness, operator: str, variant: str, case: str) -> BenchReply:
     return child.ask(BenchReply, "bench", operator=operator, variant=variant, case=case, budget_ns=10_000_000)
 
 
-@pytest.mark.parametrize(("operator", "variant"), CACHES)
+LONG = {("permuted_topk", "glance"), ("permuted_order", "bucket_1000")}
+"""Caches that are found by what others here are found by."""
+
+
+@pytest.mark.parametrize(
+    ("operator", "variant"),
+    [pytest.param(*names, marks=[pytest.mark.nightly] if names in LONG else []) for names in CACHES],
+)
 def test_a_cache_by_value_is_named(children: dict[str, Harness], operator: str, variant: str) -> None:
     reply = bench(children["caches"], operator, variant, CACHES[operator, variant])
     assert (reply.status, reply.fault) == (Status.WRONG, Fault.CACHED_RESULT), reply.message
