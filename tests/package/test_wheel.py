@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import libraries
 from tests.package.conftest import ROOT, Installed
 from tests.server.test_serve import wait_until_healthy
 from tests.test_loading import example
@@ -156,7 +158,8 @@ def test_programs_and_the_command_build_and_run_the_operators_that_ship_with_it(
     full: Installed, tmp_path: Path
 ) -> None:
     """Outside any repository both work on the operators and native sources in the wheel, with one library."""
-    home = {"WARPWATCH_HOME": str(tmp_path / "home")}
+    with libraries.quick_flags():
+        home = {"WARPWATCH_HOME": str(tmp_path / "home"), "CXXFLAGS": os.environ["CXXFLAGS"]}
     program, compiled, _ = example().partition("# torch.compile")
     assert "backward" in program
     assert compiled

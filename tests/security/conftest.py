@@ -74,7 +74,11 @@ def ordinary_user() -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
-@pytest.fixture(params=["own", "ordinary", "own, forked", "ordinary, forked"])
+OTHER_PAIRS = [pytest.param(name, marks=pytest.mark.nightly) for name in ("own", "ordinary, forked")]
+"""Every run attacks as both users, and from both kinds of children; nightly as each user from each kind."""
+
+
+@pytest.fixture(params=["own, forked", "ordinary", *OTHER_PAIRS])
 def kernel(request: pytest.FixtureRequest) -> Iterator[Intruder]:
     """Hostile kernel code, as the user of this process and, where that is root, as an ordinary user."""
     # pytest's own temporary folders are closed to other users.
