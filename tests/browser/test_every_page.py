@@ -144,9 +144,10 @@ PAGES = {
 VARIED = (
     *("overview of a suite", "overview of nobody", "history of the best other variant", "history of memory"),
     *("history of energy", "history of compile time", "the last two commits", "closed regressions", "improvements"),
-    *("regressions with what is common", "none unsure"),
+    *("regressions with what is common", "none unsure", "what broke", "crashed commit", "suspected", "running job"),
+    *("held run", "two variants", "asked between two commits", "operator over devices"),
 )
-"""Pages that differ from others here in their data alone."""
+"""Pages that differ from others here in their data alone, or in what the texts of a template say of it."""
 WITHOUT_JSON = {"form", "tokenizer", "nothing to compare", "a trace to be compared", "asked of no commit"}
 
 

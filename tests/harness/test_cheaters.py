@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,8 +62,17 @@ def cheaters(cache: Path) -> Iterator[Harness]:
     assert child.stop() in (0, -signal.SIGABRT), child.log.read_text()
 
 
+def chosen() -> Iterator[Any]:
+    """Every run has all honest variants, and the first two cheats that one fault of an operator names; nightly all."""
+    faults = Counter[tuple[str, str]]()
+    for operator, variant, expected in variants():
+        faults[operator, str(expected)] += expected is not None
+        marks = [pytest.mark.nightly] if faults[operator, str(expected)] > 2 else []
+        yield pytest.param(operator, variant, expected, marks=marks)
+
+
 @pytest.mark.parametrize(
-    ("operator", "variant", "expected"), variants(), ids=lambda value: None if value is None else str(value)
+    ("operator", "variant", "expected"), chosen(), ids=lambda value: None if value is None else str(value)
 )
 def test_every_cheater_is_named_and_no_honest_twin_is(
     cheaters: Harness, operator: str, variant: str, expected: ExpectedFault | None

@@ -154,6 +154,7 @@ def read(url: str) -> str:
         return body.decode(errors="replace")
 
 
+@pytest.mark.nightly
 def test_programs_and_the_command_build_and_run_the_operators_that_ship_with_it(
     full: Installed, tmp_path: Path
 ) -> None:

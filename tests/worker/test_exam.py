@@ -87,6 +87,7 @@ def test_a_trusting_harness_is_deceived_and_warpwatch_is_not(tmp_path: Path, mon
     assert "| warpwatch_bench | 1 | 1 | 0 | 0 | 1 | 0 |" in text
 
 
+@pytest.mark.nightly
 def test_a_script_checks_once_and_believes_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A package of the name of the exam's own is not taken for it.
     (tmp_path / "kernels").mkdir()
