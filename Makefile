@@ -6,29 +6,30 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip install --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
 LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-package warpwatch-example \
           --constraint constraints.in --extra dev pyproject.toml
-# Tests that assert times get a core for themselves. Others share them, the longest first, in a process per core and
-# three more, because half of the time they wait for children, servers and browsers. Those of the worker's loop, which
-# wait most, come first, so that they wait beside others. Browsers have a process of their own: their event loop stays
-# in it, and the service that all of them look at is seeded once. Before them it runs about as much as each of the
-# others has left by then.
-TIMED  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py)
-LONG   := $(addprefix tests/worker/test_,loop.py proving.py execution.py up.py run.py) tests/kernels \
-          $(addprefix tests/worker/test_,templates.py honest_builds.py exam.py definitions.py toolchains.py telemetry.py) \
-          $(addprefix tests/worker/test_,working_tree.py turns.py bundle.py) \
-          $(addprefix tests/server/test_,cards.py story.py creep.py backup.py command.py several_servers.py example.py)
-LATER  := tests/server/test_openapi.py tests/server/test_openapi_roles.py tests/security $(wildcard tests/test_*.py)
-OTHERS := tests/db tests/harness/test_*.py tests/pages tests/server/test_*.py tests/worker/test_*.py
-SHARED := $(LONG) $(filter-out $(LONG) $(LATER) $(TIMED),$(wildcard $(OTHERS)))
+# Tests that assert times get a core for themselves. Others share them, the longest first, in two processes per core and
+# one more, because half of the time they wait for children, servers and browsers. Those that measure and those that
+# serve have processes of their own, which import and collect half as much. Those of the worker's loop, which wait most,
+# come first, so that they wait beside others. Browsers have a process of their own: their event loop stays in it, and
+# the service that all of them look at is seeded once. Before them it runs about as much as each of the others.
+TIMED    := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py)
+LONG     := $(addprefix tests/worker/test_,loop.py execution.py up.py run.py proving.py) tests/kernels \
+            $(addprefix tests/worker/test_,templates.py exam.py definitions.py toolchains.py working_tree.py turns.py)
+LATER    := tests/server/test_openapi.py tests/server/test_openapi_roles.py tests/security $(wildcard tests/test_*.py)
+MEASURED := $(LONG) $(filter-out $(LONG) $(TIMED),$(wildcard tests/harness/test_*.py tests/worker/test_*.py))
+LONG     := $(addprefix tests/server/test_,cards.py story.py creep.py backup.py command.py several_servers.py example.py)
+SERVED   := $(LONG) $(filter-out $(LONG) $(LATER),$(wildcard tests/server/test_*.py)) tests/db tests/pages
 PYTEST := $(BIN)/pytest
 # Plugins for tests of browsers and of made-up requests take a second to import, in each process, and that of hypothesis
 # reads every constant of our code for the few tests that it makes up values for, which find bugs without.
 PLAIN  := -p no:schemathesis -p no:playwright -p no:base_url -p no:hypothesispytest
 # Runs of pytest beside each other in make test; coverage has one, because two would write one file.
-TESTERS ?= 2
+TESTERS ?= 3
+# In `make ci`, what each part of it costs is written down.
+PART = $(if $(COSTS),$(BIN)/python -m tests.costs $@)
 # Many images switch byte code off, and then every process compiles all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help up ci test shared later timed e2e nightly package coverage lint types migrations build libraries cuda check references shots examples lock vendor format hooks browser clean containers
+.PHONY: help up ci test measured served later timed e2e nightly package coverage lint types migrations build libraries cuda check references shots examples lock vendor format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,25 +41,32 @@ test: $(VENV)/.develop browser  ## Run the tests, headless browser included; ARG
 ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
-	@$(MAKE) --no-print-directory --jobs $(TESTERS) shared later
+	@$(MAKE) --no-print-directory --jobs $(TESTERS) measured served later
 	@$(MAKE) --no-print-directory timed
 endif
 
-shared: $(VENV)/.collected
-	$(PYTEST) $(PLAIN) -n $$(($$(nproc) + 2)) --dist loadfile --no-loadscope-reorder $(SHARED)
+measured: $(VENV)/.collected
+	$(PART) $(PYTEST) $(PLAIN) -n $$(nproc) --dist loadfile --no-loadscope-reorder $(MEASURED)
+
+served: $(VENV)/.collected
+	$(PART) $(PYTEST) $(PLAIN) -n $$(nproc) --dist loadfile --no-loadscope-reorder $(SERVED)
 
 later: $(VENV)/.collected browser
-	$(PYTEST) $(LATER) $(ALSO) tests/browser
+	$(PART) $(PYTEST) $(LATER) $(ALSO) tests/browser
 
 timed: $(VENV)/.develop
-	$(PYTEST) $(PLAIN) -n $$(nproc) --own-cpu $(TIMED)
+	$(PART) $(PYTEST) $(PLAIN) -n $$(nproc) --own-cpu $(TIMED)
 
 # At a low priority, compilers take the cores that tests leave idle. Nothing runs there what is built for a GPU, so its
 # compilers check it for one architecture and hardly optimize, and make nightly builds libraries for all.
 # Where the browser has to be installed, the others do not wait for it. Nobody reads what mypy would keep.
+CHECKED := lint types migrations libraries cuda
+IN_CI   := ALSO=tests/package MYPY=--no-incremental
 ci: $(VENV)/.develop  ## What CI runs: check, test and package, as far as possible at the same time.
-	@$(MAKE) --no-print-directory --jobs 4 shared later lint types migrations libraries cuda ALSO=tests/package MYPY=--no-incremental
-	@$(MAKE) --no-print-directory timed
+	@rm -f $(VENV)/.costs
+	@$(MAKE) --no-print-directory --jobs 5 measured served later $(CHECKED) COSTS=1 $(IN_CI)
+	@$(MAKE) --no-print-directory timed COSTS=1
+	@$(BIN)/python -m tests.costs
 
 e2e: $(VENV)/.develop browser  ## Measure ten, twenty-five and forty commits of known fate through the whole service; takes an hour.
 	$(BIN)/pytest tests/e2e $(ARGS)
@@ -70,7 +78,7 @@ nightly: $(VENV)/.develop browser  ## What CI has no time for: long tests, CUDA 
 	$(BIN)/warpwatch prove all --device cpu --honest 200 --load $$(nproc)
 	$(BIN)/warpwatch prove caches --device cpu --seeds 1
 	$(BIN)/warpwatch prove honest --device cpu --honest 500
-	$(PYTEST) tests/server/test_openapi.py tests/server/test_openapi_roles.py --requests 40 --timeout 3600
+	$(PYTEST) tests/server/test_openapi.py tests/server/test_openapi_roles.py -m "" --requests 40 --timeout 3600
 	$(BIN)/python bench/fleet.py --workers 200 --jobs 5000 --faults
 	@$(MAKE) --no-print-directory e2e
 
@@ -85,24 +93,24 @@ coverage: $(VENV)/.develop browser  ## Run the tests and print which lines of th
 check: lint types migrations build  ## Everything but the tests.
 
 lint: $(VENV)/.develop  ## Style of every file.
-	$(BIN)/ruff check .
+	$(PART) $(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.develop  ## Strict types.
-	$(BIN)/mypy $(MYPY)
+	$(PART) $(BIN)/mypy $(MYPY)
 
 migrations: $(VENV)/.develop  ## An upgraded empty database equals the models.
-	$(BIN)/warpwatch migrate --check
+	$(PART) $(BIN)/warpwatch migrate --check
 
 build: $(VENV)/.develop  ## Compile all native code, CUDA included; no GPU is needed.
 	nice $(BIN)/warpwatch build --no-fingerprints --target cpu
 	nice $(BIN)/warpwatch build --no-fingerprints --target cuda
 
 libraries: $(VENV)/.develop
-	nice $(BIN)/python -m tests.libraries
+	$(PART) nice $(BIN)/python -m tests.libraries
 
 cuda: $(VENV)/.develop
-	nice $(BIN)/python -m tests.cuda_code
+	$(PART) nice $(BIN)/python -m tests.cuda_code
 
 vendor:         ## Fetch the files of web/static/vendor from npm, and compare their digests.
 	$(PYTHON) packaging/vendor.py

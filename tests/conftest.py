@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import rewording
+from tests import costs, rewording
 from warpwatch.worker import templates
 from warpwatch.worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
 
@@ -61,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--own-cpu") and hasattr(config, "workerinput"):
         cpus = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cpus[int(config.workerinput["workerid"].removeprefix("gw")) % len(cpus)]})
+    config.pluginmanager.register(costs.FileCosts())
     # What is imported while tests are collected stays, and looking for garbage in it takes a tenth of the time.
     gc.disable()
 

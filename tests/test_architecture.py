@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import costs
 from warpwatch.contract.commit_ids import SHORT_SHA
 
 ROOT = Path(__file__).parent.parent
@@ -300,3 +301,8 @@ def test_every_folder_of_tests_is_run() -> None:
     said = (ROOT / "Makefile").read_text(encoding="utf-8")
     folders = {f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/test_*.py")}
     assert {folder for folder in folders if folder not in said} == set()
+
+
+def test_every_part_of_ci_has_a_budget() -> None:
+    parts = re.findall(r"^(\w+):[^\n]*\n\t\$\(PART\)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(parts) == sorted(costs.BUDGET)

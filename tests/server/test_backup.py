@@ -89,20 +89,13 @@ def all_json(app: FastAPI) -> dict[str, Any]:
     return answers
 
 
-@pytest.mark.parametrize("has_gpu", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_a_restored_backup_shows_the_same(
-    settings: Settings,
-    database: Database,
-    empty_home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    has_gpu: bool,
+    settings: Settings, database: Database, empty_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nightly with a second repository, of a GPU, which takes as long again."""
     git.update_mirror(str(HISTORY), settings.home)
     import_bundle(database, ROWS, "example-rows", "example", str(HISTORY))
-    if has_gpu:
-        import_bundle(database, H100, "example-h100", "example")
+    import_bundle(database, H100, "example-h100", "example")
     Judge(settings, database).sweep()
     before = all_json(create_app(settings, database, judge=False))
 
@@ -121,9 +114,9 @@ def test_a_restored_backup_shows_the_same(
         restored = Database(url)
         after = all_json(create_app(Settings(home=empty_home, database_url=url), restored, judge=False))
         restored.close()
-    assert len(before) > 60
+    assert len(before) > 100
     assert {status for status, _ in before.values()} >= {200}
-    assert sum(status == 200 for status, _ in before.values()) > 50
+    assert sum(status == 200 for status, _ in before.values()) > 80
     assert [address for address, answer in before.items() if after.get(address) != answer] == []
 
 

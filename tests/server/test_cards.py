@@ -114,6 +114,7 @@ def test_a_regression_is_found_on_both_cards(machine: TwoCards) -> None:
     assert machine.found() == {("slower", 13, 14)}
 
 
+@pytest.mark.nightly
 def test_a_regression_is_found_on_the_joined_line(machine: TwoCards) -> None:
     """One reading of either card, since both are one line."""
     machine.truth = Truth(times={cell: {14: 1.04} for cell in CELLS})

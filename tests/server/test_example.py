@@ -164,6 +164,7 @@ def test_the_queue_names_the_repository_of_other_jobs(client: TestClient, lab: L
     assert client.get(f"/api/v1/jobs/{own}").json()["job"]["repository"] == "kernels"
 
 
+@pytest.mark.nightly
 def test_the_foreign_history_names_the_commits_that_its_comparisons_confirmed(
     settings: Settings, database: Database, client: TestClient
 ) -> None:

@@ -171,6 +171,7 @@ print(json.dumps({"context": {"host_name": "runner"}, "benchmarks": rows}))
 PROGRAM_FILE = '[[program]]\nname = "sums"\ncommand = "python bench.py"\nformat = "google-benchmark"\n'
 
 
+@pytest.mark.nightly
 def test_an_import_with_confirm_has_the_repositorys_own_program_decide(
     client: TestClient, database: Database, settings: Settings, tmp_path: Path
 ) -> None:
