@@ -16,7 +16,8 @@ LONG     := $(addprefix tests/worker/test_,loop.py execution.py up.py run.py pro
             $(addprefix tests/worker/test_,templates.py exam.py definitions.py toolchains.py working_tree.py turns.py)
 LATER    := tests/server/test_openapi.py tests/server/test_openapi_roles.py tests/security $(wildcard tests/test_*.py)
 MEASURED := $(LONG) $(filter-out $(LONG) $(TIMED),$(wildcard tests/harness/test_*.py tests/worker/test_*.py))
-LONG     := $(addprefix tests/server/test_,cards.py story.py creep.py backup.py command.py several_servers.py example.py)
+LONG     := $(addprefix tests/server/test_,truth.py story.py creep.py cards.py public.py judgements.py what_is_shown.py) \
+            $(addprefix tests/server/test_,launch.py patches.py command.py several_servers.py example.py)
 SERVED   := $(LONG) $(filter-out $(LONG) $(LATER),$(wildcard tests/server/test_*.py)) tests/db tests/pages
 PYTEST := $(BIN)/pytest
 # Plugins for tests of browsers and of made-up requests take a second to import, in each process, and that of hypothesis

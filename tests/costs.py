@@ -24,12 +24,12 @@ import pytest
 FILE = Path(sys.prefix) / ".costs"
 BUDGET = {
     "measured": 8.0,
-    "served": 8.0,
+    "served": 8.5,
     "later": 6.0,
-    "timed": 2.0,
+    "timed": 1.2,
     "types": 0.7,
-    "libraries": 1.0,
-    "cuda": 1.1,
+    "libraries": 0.9,
+    "cuda": 1.0,
     "lint": 0.1,
     "migrations": 0.1,
 }
