@@ -163,7 +163,7 @@ def test_curves_of_a_result_are_kept_and_drawn(client: TestClient, lab: Lab) -> 
     assert "winning &lt;ticket&gt;: 0.96" in page
     lab.bench(1, {("v1", CASES[0]): 1000.0})
     page = client.get("/kernels/square").text
-    assert "At 23.0 weights left: winning &lt;ticket&gt; 0.750" in page.replace("\N{THIN SPACE}", " ")
+    assert "At 23 weights left: winning &lt;ticket&gt; 0.750" in page.replace("\N{THIN SPACE}", " ")
     assert "winning &lt;ticket&gt;: 0.96" in page
 
 
