@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -27,21 +28,30 @@ _WORDS = {
 
 
 def change_notice(
-    kind: NoticeKind, listener: Listener, row: RegressionRow, event: EventRow | None, server_url: str
+    kind: NoticeKind,
+    listener: Listener,
+    row: RegressionRow,
+    event: EventRow | None,
+    server_url: str,
+    device_names: Mapping[str, str],
 ) -> Notice:
-    """Notice of a change to a regression; the message describes the whole event of the regression."""
+    """Notice of a change to a regression; the message describes the whole event of the regression. device_names: by
+    key, which only the fields for programs have."""
+
+    def place(of: RegressionRow) -> str:
+        return f"{of.operator} on {device_names.get(of.device_key, of.device_key)}"
+
     link = f"{server_url}/regressions/{row.id}"
     sha, author, subject = _commit(row)
-    where = f"{row.operator} on {row.device_key}"
     # The headline of a change that nothing can confirm says so.
     words = [change_headline(row), *([] if row.phase == ChangePhase.UNPAIRED else [_WORDS[kind]])]
-    title = f"{listener.repository}: {where}: {', '.join(words)}"
+    title = f"{listener.repository}: {place(row)}: {', '.join(words)}"
     lines = [_origin(row, sha, author, subject)]
     if kind is NoticeKind.FIXED and row.fixed_by_sha:
         lines.append(f"Fixed by {short_sha(row.fixed_by_sha)}.")
     others = [other for other in (event.regressions if event else []) if other.id != row.id]
     if others:
-        names = sorted({f"{other.operator} on {other.device_key}" for other in others})
+        names = sorted({place(other) for other in others})
         lines.append(f"The same commits changed {plural(len(others), 'other')}: {', '.join(names[:8])}.")
     if row.assignee:
         lines.append(f"Assigned to {row.assignee}.")

@@ -16,6 +16,7 @@ from warpwatch.contract.words import NoticeKind
 from warpwatch.db import channels
 from warpwatch.db.channels import DueDelivery, Listener, Notice, find_told, list_listeners, list_untold, read_week
 from warpwatch.db.database import Database
+from warpwatch.db.reads.devices import list_device_names
 from warpwatch.db.reads.events import read_event
 from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import read_regression
@@ -93,7 +94,8 @@ class ChannelNotifier(Notifier[DueDelivery]):
             return
         row = detail.regression
         event = read_event(session, listener.repository_id, row)
-        notice = change_notice(kind, listener, row, event, self._settings.server_url)
+        names = list_device_names(session)
+        notice = change_notice(kind, listener, row, event, self._settings.server_url, names)
         ids = [row.id, *(other.id for other in (event.regressions if event else []))]
         told = find_told(session, listener.id, [kind], ids)
         if told is None and kind is NoticeKind.SETTLED and row.settled_at is not None:

@@ -130,6 +130,8 @@ def test_a_confirmation_is_told_once_and_signed(
     assert path == "/hook"
     assert body["kind"] == NoticeKind.CONFIRMED
     assert (body["repository"], body["operator"], body["regression_id"]) == ("kernels", "square", regression)
+    assert body["title"].startswith("kernels: square on Test CPU: ")
+    assert body["device_key"] == "test-cpu", "programs get the key"
     assert body["commit"] == {"sha": lab.shas[1], "author": "Ann", "subject": "Change 2"}
     assert body["link"].endswith(f"/regressions/{regression}")
     assert body["ratio"] == pytest.approx(1.3, abs=0.01)

@@ -423,7 +423,7 @@ def test_words_of_reports_and_messages_are_those_of_statements(story: Story, wor
         for row in list_rows(story):
             detail = read_regression(session, row["id"])
             assert detail is not None
-            title = change_notice(NoticeKind.CONFIRMED, listener, detail.regression, None, "http://here").title
+            title = change_notice(NoticeKind.CONFIRMED, listener, detail.regression, None, "http://here", {}).title
             directions = {direction for kind, direction in world.by_regression[row["id"]] if kind == "confirmed"}
             assert set(re.findall(r"\b(slower|faster)\b", title)) <= directions, title
 
