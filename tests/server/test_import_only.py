@@ -70,7 +70,7 @@ def test_a_step_at_the_eleventh_of_14_files_is_told_everywhere(
     (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
     assert (row["phase"], row["base_sha"], row["head_sha"]) == ("unpaired", lab.shas[STEP - 1], lab.shas[STEP])
     assert len(titles) == 1
-    assert "sums on test-cpu" in titles[0]
+    assert "sums on Test CPU" in titles[0]
     assert titles[0].endswith("suspected, cannot be confirmed")
     kernels = {"repository": "kernels"}
     overview = client.get("/", params=kernels).text
