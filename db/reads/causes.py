@@ -143,12 +143,15 @@ class _Member(NamedTuple):
 
 
 class _Build(NamedTuple):
+    side: str
     sha: str
     code_hash: str
     resources: list[Any]
 
 
 class _Check(NamedTuple):
+    place: int
+    side: str
     sha: str
     tensors: list[dict[str, Any]]
     launched: dict[str, Any] | None
@@ -248,24 +251,14 @@ def read_evidence(session: Session, regression_id: int, checked: int = MOST_SERI
     if not members:
         return RegressionEvidence(code, None, None, None)
     ids = {"variants": [row.variant_id for row in members], "cases": [row.case_id for row in members]}
-    checks: Checks = {}
-
-    def keep(place: int, side: str, **columns: Any) -> None:
-        checks[place, side] = _Check(**columns)
-
-    fetch(session, keep, _CHECKS, **of_device, **ids)
+    checks = {(check.place, check.side): check for check in fetch(session, _Check, _CHECKS, **of_device, **ids)}
     bench = _read_bench(session, members[0], place)
     return RegressionEvidence(code, _launched_pair(members[0], checks), bench, _errors(members, checks))
 
 
 def _read_code(session: Session, place: dict[str, Any]) -> CodeEvidence | None:
     """The machine code on both sides of a change; None where it is not known on both."""
-    builds: dict[str, _Build] = {}
-
-    def keep(side: str, **columns: Any) -> None:
-        builds[side] = _Build(**columns)
-
-    fetch(session, keep, _BUILDS, **place)
+    builds = {build.side: build for build in fetch(session, _Build, _BUILDS, **place)}
     if len(builds) < 2:
         return None
     base, head = builds["base"], builds["head"]
@@ -275,18 +268,17 @@ def _read_code(session: Session, place: dict[str, Any]) -> CodeEvidence | None:
 
 def _read_bench(session: Session, worst: _Member, place: dict[str, Any]) -> BenchEvidence:
     """How the worst series was timed on both sides of a change."""
-    sides: dict[str, BenchSide] = {}
-
-    def keep(side: str, **columns: Any) -> None:
-        sides[side] = BenchSide(**columns)
-
-    fetch(session, keep, _BENCHES, series_id=worst.series_id, **place)
+    sides = dict(fetch(session, _named_side, _BENCHES, series_id=worst.series_id, **place))
     base, head = sides.get("base"), sides.get("head")
     differences = []
     if base and head:
         values = {name: (base.facts.get(name), head.facts.get(name)) for name in [*base.facts, *head.facts]}
         differences = [Difference(name, old, new) for name, (old, new) in values.items() if old != new]
     return BenchEvidence(worst.variant, worst.case, base, head, differences)
+
+
+def _named_side(side: str, **columns: Any) -> tuple[str, BenchSide]:
+    return side, BenchSide(**columns)
 
 
 def _launched_pair(worst: _Member, checks: Checks) -> LaunchedPair | None:
