@@ -10,7 +10,7 @@ from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.server.figures.charts import Figure, plain_layout
 from warpwatch.server.figures.palette import PALETTE
 from warpwatch.server.figures.size_axis import TITLES, SizeQuantity
-from warpwatch.server.figures.speedups import TimedSeries, case_speedups, comparable
+from warpwatch.server.figures.speedups import TimedSeries, case_speedups, comparable, is_right
 from warpwatch.server.reports.formats import change, duration, natural, plural, share, unit_of
 
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star", "triangle-down", "pentagon")
@@ -57,12 +57,7 @@ def _times(column: DeviceCells, variant: str | None) -> dict[str, DeviceTime]:
     result: dict[str, DeviceTime] = {}
     for case in {cell.case for cell in column.cells}:
         row = [cell for cell in column.cells if cell.case == case]
-        # The time of a wrong result says nothing about a correct kernel.
-        right = [
-            cell
-            for cell in row
-            if cell.median_ns and cell.check_status in (None, "ok") and variant in (None, cell.variant)
-        ]
+        right = [cell for cell in row if is_right(cell) and variant in (None, cell.variant)]
         if right:
             fastest = min(comparable(right), key=lambda cell: cell.median_ns or 0.0)
             result[case] = DeviceTime(fastest, case_speedups(row).get(fastest.variant))

@@ -15,7 +15,7 @@ from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.db.reads.standing import VerdictMark
 from warpwatch.db.trends import TrendCell, TrendCommit, TrendGrid
 from warpwatch.server.figures.sparklines import trend_sparkline
-from warpwatch.server.figures.speedups import TimedCell, right_times, variant_speedups
+from warpwatch.server.figures.speedups import TimedCell, is_right, right_times, variant_speedups
 from warpwatch.server.reports.formats import change, natural, plural, variant_order
 from warpwatch.server.verdicts.statements import (
     Statement,
@@ -171,13 +171,13 @@ def check_counts(cells: Sequence[OverviewCell]) -> dict[str, int]:
 def best_variant(cells: Sequence[TimedCell]) -> BestVariant | None:
     """The variant that is the fastest of most cases, among those whose newest check has not failed; None without a
     time."""
-    timed = [cell for cell in cells if cell.median_ns and cell.check_status in (None, "ok")]
     fastest = [min(times, key=times.__getitem__) for times in right_times(cells).values()]
     if not fastest:
         return None
     wins = Counter(fastest)
     name = min(wins, key=lambda variant: (-wins[variant], variant_order(variant)))
-    shares = [cell.roofline_share for cell in timed if cell.variant == name and cell.roofline_share is not None]
+    mine = (cell for cell in cells if cell.variant == name and is_right(cell))
+    shares = [cell.roofline_share for cell in mine if cell.roofline_share is not None]
     speedup = next((row for row in variant_speedups(cells) if row.variant == name), None)
     return BestVariant(
         name,

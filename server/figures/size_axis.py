@@ -16,7 +16,7 @@ from typing import Any
 from warpwatch.db.reads.code import CaseRow
 from warpwatch.server.figures.charts import Figure, plain_layout
 from warpwatch.server.figures.palette import VariantStyle, variant_styles
-from warpwatch.server.figures.speedups import TimedSeries, case_speedups
+from warpwatch.server.figures.speedups import TimedSeries, case_speedups, is_right
 from warpwatch.server.reports.formats import duration, natural, significant, unit_of, variant_order
 
 LOG_SPREAD = 8
@@ -83,8 +83,7 @@ def size_groups(cases: Sequence[CaseRow], cells: Sequence[TimedSeries]) -> dict[
     """Groups of at least two timed cases, by the name of the size that varies; the group with most cases first."""
     timed: dict[str, dict[str, TimedSeries]] = defaultdict(dict)
     for cell in cells:
-        # The time of a wrong result says nothing about a correct kernel.
-        if cell.median_ns and cell.check_status in (None, "ok"):
+        if is_right(cell):
             timed[cell.case][cell.variant] = cell
     found: dict[str, dict[str, list[SizePoint]]] = defaultdict(lambda: defaultdict(list))
     for case in cases:

@@ -63,6 +63,11 @@ def baseline_of(variants: Sequence[str]) -> str:
     return "v1" if "v1" in variants else variants[0]
 
 
+def is_right(cell: TimedCell) -> bool:
+    """Whether its time counts: the time of a wrong result says nothing about a correct kernel."""
+    return bool(cell.median_ns) and cell.check_status in (None, "ok")
+
+
 def comparable(cells: Iterable[Cell | None]) -> list[Cell]:
     """The timed cells of one case that can be compared.
 
@@ -91,8 +96,7 @@ def variant_speedups(cells: Sequence[TimedCell]) -> list[VariantSpeedup]:
         speedups = case_speedups(row)
         compared.update(speedups)
         for cell in row:
-            # The time of a wrong result says nothing about a correct kernel.
-            if cell.variant in speedups and cell.check_status in (None, "ok"):
+            if cell.variant in speedups and is_right(cell):
                 ratios[cell.variant][case] = speedups[cell.variant]
     names = sorted(compared, key=variant_order)
     return [_summary(name, baseline_of(names), ratios[name]) for name in names if ratios[name]]
@@ -105,12 +109,10 @@ def _summary(variant: str, baseline: str, ratios: dict[str, float]) -> VariantSp
 
 
 def right_times(cells: Iterable[TimedCell]) -> dict[str, dict[str, float]]:
-    """Comparable times by case and variant. The time of a wrong result says nothing about a correct kernel and is left
-    out."""
+    """Comparable right times by case and variant."""
     right: dict[str, list[TimedCell]] = defaultdict(list)
-    for cell in cells:
-        if cell.median_ns and cell.check_status in (None, "ok"):
-            right[cell.case].append(cell)
+    for cell in filter(is_right, cells):
+        right[cell.case].append(cell)
     return {case: {cell.variant: cell.median_ns or 0.0 for cell in comparable(row)} for case, row in right.items()}
 
 
