@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 FILE = Path(sys.prefix) / ".costs"
@@ -42,19 +43,12 @@ _BECOME_SUBREAPER = 36
 
 def processor_seconds(root: int) -> float:
     """Of a process, of its living descendants, and of those that have ended and were waited for."""
-    children: defaultdict[int, list[int]] = defaultdict(list)
-    ticks: dict[int, int] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-            children[int(fields[1])].append(int(entry.name))
-            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
-    total, waiting = 0, [root]
-    while waiting:
-        pid = waiting.pop()
-        total += ticks.get(pid, 0)
-        waiting += children[pid]
-    return total / os.sysconf("SC_CLK_TCK")
+    parent, total = psutil.Process(root), 0.0
+    for process in (parent, *parent.children(recursive=True)):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 class FileCosts:
