@@ -25,6 +25,9 @@ from warpwatch.db.registry import ensure_device, ensure_operators, ensure_reposi
 from warpwatch.db.results import record_outcome
 from warpwatch.db.tallies import forget_all_counts
 
+_MANY_JOBS = 10
+"""From this number of jobs on, an import may change how large tables are beside each other."""
+
 
 @dataclass(frozen=True, slots=True)
 class BundledJob:
@@ -107,6 +110,9 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     for job in bundle.jobs:
         count += _import_job(s, submission, commits, job, recorded)
     forget_all_counts(s, list(commits.values()))
+    if count >= _MANY_JOBS:
+        # PostgreSQL counts by itself a minute later, and until then plans pages for tables as small as they were.
+        s.execute(text("ANALYZE"))
     announce(s, "state", submission_id=submission.id)
     return ImportedBundle(submission.id, new=True, jobs=count)
 

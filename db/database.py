@@ -29,7 +29,8 @@ from warpwatch.db.errors import (
 )
 
 CONNECTION: dict[str, Any] = {
-    "connect_timeout": 5,
+    # A host whose cores all compile takes seconds to answer.
+    "connect_timeout": 15,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 4,
