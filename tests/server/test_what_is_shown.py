@@ -55,3 +55,8 @@ def test_launches_of_an_operator_without_a_trace_say_how_to_record_them(client: 
     page = client.get("/runs/traces?repository=example-h200&operator=spmm&view=launches").text
     assert "--kinds profile --output traces.wwb --operators spmm" in page
     assert "warpwatch submit" not in page, "example data cannot be measured here"
+
+
+def test_launches_that_take_little_stand_folded(client: TestClient) -> None:
+    page = client.get("/runs/traces?repository=example-h200&operator=gru&view=launches").text
+    assert re.search(r"<summary>\d+ more, \d\.\d\D% of the time</summary>", page)
