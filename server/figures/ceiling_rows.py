@@ -8,6 +8,7 @@ from html import escape
 
 from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.server.figures.palette import VariantStyle
+from warpwatch.server.figures.speedups import comparable
 from warpwatch.server.reports.formats import duration, natural, plural, share, variant_order
 
 WIDE, NARROW = 860.0, 340.0
@@ -34,7 +35,8 @@ def ceiling_rows(cells: Sequence[OverviewCell], styles: Mapping[str, VariantStyl
     if not rows:
         return None
     shown = [(case, rows[case]) for case in sorted(rows, key=natural)[:MOST_ROWS]]
-    best = max((cell for row in rows.values() for cell in row), key=lambda cell: cell.roofline_share or 0.0)
+    rivals = (cell for row in rows.values() for cell in comparable(row))
+    best = max(rivals, key=lambda cell: cell.roofline_share or 0.0)
     label = (
         f"Share of the ceiling, one row per case and one mark per variant, {plural(len(shown), 'case')}; "
         f"the highest is {share(best.roofline_share)}, by {best.variant} at {best.case}"

@@ -22,11 +22,12 @@ MOST_CASES = 30
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """The time of one case on one device. speedup: over the baseline there; ratio: over the fastest device."""
+    """The time of one case on one device. speedup: over the baseline there; ratio: over the fastest device, None where
+    their times cannot be compared."""
 
     cell: TimedSeries
     speedup: float | None
-    ratio: float = 1.0
+    ratio: float | None = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,13 @@ def _times(column: DeviceCells, variant: str | None) -> dict[str, DeviceTime]:
 
 
 def _ratios(times: list[DeviceTime | None]) -> list[DeviceTime | None]:
-    least = min(time.cell.median_ns or 0.0 for time in times if time)
-    return [time and DeviceTime(time.cell, time.speedup, (time.cell.median_ns or 0.0) / least) for time in times]
+    rivals = comparable(time.cell for time in times if time)
+    least = min(cell.median_ns or 0.0 for cell in rivals)
+
+    def ratio_of(cell: TimedSeries) -> float | None:
+        return (cell.median_ns or 0.0) / least if cell in rivals else None
+
+    return [time and DeviceTime(time.cell, time.speedup, ratio_of(time.cell)) for time in times]
 
 
 def device_label(columns: Sequence[DeviceCells], rows: Sequence[DeviceCaseRow]) -> str:
@@ -129,6 +135,6 @@ def _facts(time: DeviceTime) -> str:
     parts = [duration(time.cell.median_ns)]
     if time.cell.roofline_share is not None:
         parts.append(f"{share(time.cell.roofline_share)} of the roofline")
-    if time.ratio > 1:
+    if time.ratio is not None and time.ratio > 1:
         parts.append(f"{change(time.ratio)} over the fastest device")
     return ", ".join(parts)

@@ -67,11 +67,11 @@ def answer_questions(
 
 def compare_over(group: SizeGroup, size: str, against: str) -> str | None:
     """From which size on another variant beats `against`, in words; None where they share fewer than two cases."""
-    points = [point for point in group.points if against in point.cells and len(point.cells) > 1]
+    points = [point for point in group.points if against in (names := point.rivals) and len(names) > 1]
     if len(points) < 2:
         return None
     rivals = [
-        min((name for name in point.cells if name != against), key=lambda name: time_of(point, name))
+        min((name for name in point.rivals if name != against), key=lambda name: time_of(point, name))
         for point in points
     ]
     leads = [log(time_of(point, rival) / time_of(point, against)) for point, rival in zip(points, rivals, strict=True)]

@@ -16,7 +16,7 @@ from typing import Any
 from warpwatch.db.reads.code import CaseRow
 from warpwatch.server.figures.charts import Figure, plain_layout
 from warpwatch.server.figures.palette import VariantStyle, variant_styles
-from warpwatch.server.figures.speedups import TimedSeries, case_speedups, is_right
+from warpwatch.server.figures.speedups import TimedSeries, case_speedups, comparable, is_right
 from warpwatch.server.reports.formats import duration, natural, significant, unit_of, variant_order
 
 LOG_SPREAD = 8
@@ -42,6 +42,11 @@ class SizePoint:
     text: str
     case: str
     cells: dict[str, TimedSeries]
+
+    @property
+    def rivals(self) -> list[str]:
+        """The variants whose times can be compared with one another."""
+        return [cell.variant for cell in comparable(self.cells.values())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +131,9 @@ def leaders(group: SizeGroup) -> list[str]:
     """The fastest variant at each point: the one before it, unless another is faster by more than TIE."""
     found: list[str] = []
     for point in group.points:
-        fastest = min(point.cells, key=partial(time_of, point))
-        stays = found and found[-1] in point.cells
+        rivals = point.rivals
+        fastest = min(rivals, key=partial(time_of, point))
+        stays = found and found[-1] in rivals
         is_tie = stays and time_of(point, found[-1]) <= TIE * time_of(point, fastest)
         found.append(found[-1] if is_tie else fastest)
     return found
@@ -140,7 +146,7 @@ def crossovers(group: SizeGroup) -> list[Crossover]:
     if group.has_parts:
         return found
     for (left, loser), (right, winner) in pairwise(zip(group.points, leaders(group), strict=True)):
-        if winner == loser or winner not in left.cells or loser not in right.cells:
+        if winner == loser or winner not in left.rivals or loser not in right.rivals:
             continue
         # At the left, the winner may be ahead already by less than counts.
         before = max(0.0, log(time_of(left, winner) / time_of(left, loser)))

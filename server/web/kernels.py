@@ -48,7 +48,7 @@ from warpwatch.server.figures.size_axis import (
     size_groups,
 )
 from warpwatch.server.figures.small_multiples import case_statement
-from warpwatch.server.figures.speedups import case_speedups, standings, variant_speedups
+from warpwatch.server.figures.speedups import case_speedups, comparable, standings, variant_speedups
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.reports.formats import share, states_result, variant_order
 from warpwatch.server.verdicts.statements import Statement, worst_statement
@@ -383,7 +383,7 @@ def _plane_label(cells: list[OverviewCell]) -> str:
     label = "FLOP per second over FLOP per byte, one marker per variant and case, under the measured ceilings"
     if not shares:
         return label
-    best = max(shares, key=lambda cell: cell.roofline_share or 0.0)
+    best = max(comparable(shares), key=lambda cell: cell.roofline_share or 0.0)
     return f"{label}; the highest share is {share(best.roofline_share)}, by {best.variant} at {best.case}"
 
 

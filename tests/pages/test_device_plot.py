@@ -60,6 +60,12 @@ def test_the_label_tells_who_is_the_fastest() -> None:
     assert "H200 is the fastest in 1 of 1 case" in label
 
 
+def test_a_sum_of_kernels_is_faster_than_no_other_device() -> None:
+    of_kernels = DeviceCells(H200, "graph", [replace(cell("n=8", "v1", 100.0, 5), metric="kernel")])
+    small, _ = compare_devices([COLUMNS[0], of_kernels], None)
+    assert [time and time.ratio for time in small.times] == [1.0, None]
+
+
 def test_a_chart_of_many_cases_is_bounded() -> None:
     column = DeviceCells(H100, "graph", [cell(f"n={n}", "v1", 1.0) for n in range(MOST_CASES + 5)])
     rows = compare_devices([column], None)

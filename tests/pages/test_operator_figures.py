@@ -135,6 +135,21 @@ def test_a_time_within_two_per_cent_changes_no_leader() -> None:
     assert (item.winner, item.loser, item.value) == ("v2", "v1", 2.0), "it was ahead at 2, by too little to count"
 
 
+def test_a_sum_of_kernels_beats_no_time_of_a_graph() -> None:
+    """The sum leaves out what passes between kernels, so it looks faster than it is."""
+    cases = [case(n, {"n": n}) for n in (1, 2)]
+    times = {"v1": (10.0, 20.0), "v2": (20.0, 10.0), "v3": (1.0, 1.0)}
+    cells = [
+        replace(cell(row.key, name, ns), metric="kernel" if name == "v3" else "graph")
+        for name, row_times in times.items()
+        for row, ns in zip(cases, row_times, strict=True)
+    ]
+    (group,) = size_groups(cases, cells)["n"]
+    assert [(item.winner, item.loser) for item in crossovers(group)] == [("v2", "v1")]
+    assert compare_over(group, "n", "v1") == "v1 wins below n 1.50; v2 takes 0.500× the time of v1 at n 2"
+    assert compare_over(group, "n", "v3") is None, "nothing can be compared with it"
+
+
 def test_between_sizes_of_several_parts_lies_nothing() -> None:
     sizes = ([64, 64], [128, 128], [32, 32, 32], [8, 8, 8, 8, 8])
     cases = [case(n, {"factors": list(size)}) for n, size in enumerate(sizes)]
