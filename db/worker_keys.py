@@ -162,6 +162,7 @@ def register_with_key(session: Session, use: KeyScope, worker: WorkerDescription
         "device": worker.device,
         "isolation": worker.isolation,
         "missing_protections": worker.missing_protections,
+        "toolchains": worker.toolchains,
         "physical": worker.physical,
         "environment_id": environment_id,
     }

@@ -16,6 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from warpwatch import __version__, telemetry
 from warpwatch.contract.activities import Activity
@@ -35,6 +36,7 @@ from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
 from warpwatch.worker.host import Host
 from warpwatch.worker.outages import find_trouble, reason_of, require_space
 from warpwatch.worker.reporter import CannotRunError, LogWriter, Reporter, SilentReporter, Stopped
+from warpwatch.worker.toolchains import ToolchainError, read_toolchains
 from warpwatch.worker.tools import Tools
 
 FAILURES_BEFORE_PAUSE = 3
@@ -110,6 +112,14 @@ async def _serve(
         await forwarding
 
 
+def _names_of_toolchains(home: Path) -> list[str] | None:
+    """Those of worker.toml; None where it cannot be read, which each job that needs one of them reports."""
+    try:
+        return [*read_toolchains(home)]
+    except ToolchainError:
+        return None
+
+
 class _Worker:
     """The worker of one device; one thread measures. The worker registers with the server, and `close` reports its
     end."""
@@ -143,6 +153,7 @@ class _Worker:
             physical,
             environment,
             peaks,
+            toolchains=_names_of_toolchains(settings.home),
         )
         self.coordinator.register(described)
         self.guard = LeaseGuard(self.coordinator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -85,6 +86,18 @@ _WORKERS_ALIVE = """
 def list_device_names(session: Session) -> dict[str, str]:
     """The name of every device by its key."""
     return {row.key: row.name for row in session.execute(text("SELECT key, name FROM devices"))}
+
+
+def list_toolchains(session: Session, device_ids: Sequence[int]) -> dict[int, set[str]]:
+    """The names of the toolchains that the workers of each device offer, by id of the device. Devices whose workers
+    were silent for a day, or do not say so, are left out."""
+    sql = """
+    SELECT device_id, coalesce(array_agg(DISTINCT offered.name) FILTER (WHERE offered.name IS NOT NULL), '{}')
+    FROM workers LEFT JOIN LATERAL jsonb_array_elements_text(facts -> 'toolchains') AS offered(name) ON true
+    WHERE device_id = ANY(:ids) AND jsonb_typeof(facts -> 'toolchains') = 'array' AND stopped_at IS NULL
+      AND heartbeat_at > now() - interval '1 day' GROUP BY device_id
+    """
+    return {row[0]: set(row[1]) for row in session.execute(text(sql), {"ids": list(device_ids)})}
 
 
 def list_devices(session: Session, lease_seconds: float = LEASE_SECONDS) -> list[DeviceRow]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warpwatch.contract.spec import SANITIZERS
+from warpwatch.contract.spec import SANITIZERS, named_environment
 from warpwatch.db.database import Database
 from warpwatch.db.forge import PENDING, queue_check_run
 from warpwatch.db.patches import touch_patch
 from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
+from warpwatch.db.reads.devices import DeviceRow, list_toolchains
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.work import find_submission
 from warpwatch.db.registry import ensure_operators, record_commits
@@ -19,7 +20,7 @@ from warpwatch.server.history.commits import CommitHistory, CommitsRead, read_co
 from warpwatch.server.history.definitions import refresh_definitions
 from warpwatch.server.history.sources import Earlier, SourceCache, line_before
 from warpwatch.server.http.problems import FieldError, Problem
-from warpwatch.server.intake.catalogue import select_operators
+from warpwatch.server.intake.catalogue import select_operators, unknown_names
 from warpwatch.server.intake.patch_requests import find_submitted_patch, restore_patch
 from warpwatch.server.intake.planned_jobs import PlannedJob, SubmissionPlan, plan_jobs
 from warpwatch.server.intake.space import require_space
@@ -82,7 +83,7 @@ def plan_submission(
             errors
             + patch_errors
             + _sanitizer_errors(request, {device.kind for device in devices})
-            + _toolchain_errors(request)
+            + (_toolchain_errors(request) or _unknown_toolchains(session, request, devices))
             + _own_base_errors(history, base, request)
             + wrong
             + missing
@@ -171,6 +172,20 @@ def _toolchain_errors(request: SubmissionRequest) -> list[FieldError]:
             remedy="name two, the older one first, and choose kind compare",
         )
     ]
+
+
+def _unknown_toolchains(session: Session, request: SubmissionRequest, devices: Sequence[DeviceRow]) -> list[FieldError]:
+    """Toolchains that the workers of one of the devices do not have. The service itself names environments."""
+    names = [name for name in dict.fromkeys(request.toolchains) if named_environment(name) is None]
+    offered = list_toolchains(session, [device.id for device in devices]) if names else {}
+    errors = [
+        error
+        for device in devices
+        if device.id in offered
+        for error in unknown_names("toolchains", f"toolchain on {device.name} called", names, offered[device.id])
+    ]
+    advice = "; a new one stands in the worker.toml of each worker, which is then started again"
+    return [error.model_copy(update={"remedy": error.remedy + advice}) for error in errors]
 
 
 def _own_base_errors(

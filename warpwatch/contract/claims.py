@@ -31,6 +31,7 @@ class WorkerDescription:
     """A worker that starts: its host, process and device, and how it confines kernel code.
 
     physical: identifies the very device, which two workers must not share. peaks: measured ceilings, see CeilingsReply.
+    toolchains: names of those in its worker.toml; None where it does not say.
     """
 
     name: str
@@ -42,6 +43,7 @@ class WorkerDescription:
     environment: Environment
     peaks: dict[str, float] | None
     protocol: int = PROTOCOL_VERSION
+    toolchains: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
