@@ -70,6 +70,18 @@ def share_line(one: str, other: str) -> str:
     """
 
 
+def on_line_of(commit_id: str, newer_id: str) -> str:
+    """SQL: whether a commit is on the line of a branch that a newer commit is on, or no branch is known of either."""
+    member = on_line(commit_id, "branch.id", "trunk.id", "branch.fork_at")
+    return f"""
+    (EXISTS (SELECT FROM branch_commits AS newer_member JOIN branches AS branch ON branch.id = newer_member.branch_id
+             LEFT JOIN branches AS trunk ON trunk.repository_id = branch.repository_id AND trunk.is_watched
+                  AND trunk.id <> branch.id
+             WHERE newer_member.commit_id = {newer_id} AND {member})
+     OR NOT EXISTS (SELECT FROM branch_commits AS known WHERE known.commit_id IN ({commit_id}, {newer_id})))
+    """
+
+
 def line_of(commit_id: str) -> str:
     """SQL for a LATERAL: line_id, trunk_id and fork_at of the branch that a commit is on, the watched one first; no row
     where no branch holds it."""

@@ -22,7 +22,7 @@ from warpwatch.contract.report_facts import (
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason, Signal
 from warpwatch.db.reads.code import find_repository
-from warpwatch.db.reads.lines import ALL_COMMITS, on_line, read_line_of
+from warpwatch.db.reads.lines import ALL_COMMITS, on_line, on_line_of, read_line_of
 from warpwatch.db.reads.query import (
     IS_DEVICE_TIME,
     IS_UNCHANGED,
@@ -43,7 +43,7 @@ MAX_FACTS = 5000
 """Rows of a kind that a report is made from; what fails as often as that fails for one reason."""
 
 # The results of a comparison are profiles of both commits, and those of the base are not the change's.
-_FAULTS = """
+_FAULTS = f"""
 SELECT jobs.id AS job_id, results.kind, results.status, results.message, operators.name AS operator,
      variants.name AS variant,
        cases.key AS case, devices.key AS device_key, devices.kind AS device_kind, commits.sha AS head_sha,
@@ -62,7 +62,7 @@ SELECT jobs.id AS job_id, results.kind, results.status, results.message, operato
         WHERE other.submission_id = submissions.id AND other.operator_id = jobs.operator_id
           AND other.kind = results.kind AND later.kind = results.kind AND later.variant_id = results.variant_id
           AND later.case_id = results.case_id AND later.device_id = results.device_id
-          AND newer.ordinal > commits.ordinal
+          AND newer.ordinal > commits.ordinal AND {on_line_of("commits.id", "newer.id")}
         ORDER BY newer.ordinal DESC, later.id DESC LIMIT 1) AS right_at
 FROM submissions
 JOIN jobs ON jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT
@@ -82,7 +82,13 @@ _JOBS = f"""
 SELECT jobs.id AS job_id, jobs.kind, jobs.state, jobs.message, jobs.reason, operators.name AS operator,
        devices.key AS device_key,
        devices.kind AS device_kind, commits.sha AS head_sha, base.sha AS base_sha, jobs.spec,
-       measured.sha AS unchanged_since
+       measured.sha AS unchanged_since,
+       (SELECT CASE WHEN other.state = 'done' THEN newer.sha END
+        FROM jobs AS other JOIN commits AS newer ON newer.id = other.commit_id
+        WHERE other.submission_id = jobs.submission_id AND other.operator_id = jobs.operator_id
+          AND other.device_id = jobs.device_id AND other.kind = jobs.kind AND jobs.state = 'failed'
+          AND newer.ordinal > commits.ordinal AND {on_line_of("commits.id", "newer.id")}
+        ORDER BY newer.ordinal DESC, other.id DESC LIMIT 1) AS right_at
 FROM jobs
 JOIN operators ON operators.id = jobs.operator_id
 JOIN devices ON devices.id = jobs.device_id
@@ -133,6 +139,19 @@ JOIN commits AS base ON base.id = jobs.base_commit_id
 ORDER BY comparisons.id LIMIT :limit
 """
 
+# A comparison of an older commit is history where the newest commit of its line was compared with the same base.
+_ENDS = f"""
+(WITH compared AS (
+    SELECT DISTINCT commits.id, sha, ordinal FROM jobs JOIN commits ON commits.id = jobs.commit_id
+    WHERE submission_id = :id AND kind = 'compare'
+ )
+ SELECT coalesce(jsonb_object_agg(older.sha, newest.sha), '{{}}') FROM compared AS older
+ CROSS JOIN LATERAL (
+    SELECT sha FROM compared WHERE ordinal > older.ordinal AND {on_line_of("older.id", "compared.id")}
+    ORDER BY ordinal DESC LIMIT 1
+ ) AS newest)
+"""
+
 # A change belongs to a submission that benched the commit it begins at, or was suspected at, on its device. To one that
 # is held against a base it belongs only where it was suspected between the two, and where they were not measured in
 # turn: then those rounds decide.
@@ -154,7 +173,10 @@ SELECT regressions.id AS regression_id, regressions.direction, regression_series
        devices.kind AS device_kind, head.sha AS head_sha, base.sha AS base_sha,
        CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message,
        {MERGED_CULPRIT} AS merged_sha, merged_head.subject AS merged_subject, regression_series.left_ratio,
-       (SELECT sha FROM commits WHERE id = regression_series.fixed_by_commit_id) AS fixed_by_sha,
+       fixed.sha AS fixed_by_sha,
+       EXISTS (SELECT FROM jobs JOIN commits AS newest ON newest.id = jobs.commit_id
+               WHERE jobs.submission_id = submissions.id AND jobs.operator_id = regressions.operator_id
+                 AND newest.ordinal >= fixed.ordinal AND {on_line_of("fixed.id", "newest.id")}) AS is_over,
        {CAN_CONFIRM} AS can_confirm, series.metric, series.protocol, {SIGNAL} AS signal, regressions.cause
 FROM submissions
 CROSS JOIN LATERAL (
@@ -175,6 +197,7 @@ JOIN devices ON devices.id = series.device_id
 JOIN commits AS head ON head.id = regressions.head_commit_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
 LEFT JOIN commits AS merged_head ON merged_head.id = regressions.merged_head_commit_id
+LEFT JOIN commits AS fixed ON fixed.id = regression_series.fixed_by_commit_id
 {deciding_rounds("series.id")}
 WHERE submissions.id = :id AND {_OF_SUBMISSION} ORDER BY regressions.id, series.id LIMIT :limit
 """
@@ -203,7 +226,9 @@ SELECT submissions.id AS submission_id, repositories.name AS repository, reposit
                  FROM submissions.base_commit_id
             GROUP BY results.status
        ) AS statuses) AS results,
-       {_PENDING} AS pending
+       {_PENDING} AS pending, {_ENDS} AS ends,
+       (SELECT coalesce(jsonb_object_agg(key, name), '{{}}') FROM devices
+        WHERE id IN (SELECT device_id FROM jobs WHERE submission_id = submissions.id)) AS device_names
 FROM submissions
 JOIN repositories ON repositories.id = submissions.repository_id
 LEFT JOIN commits AS base ON base.id = submissions.base_commit_id
@@ -305,9 +330,9 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
     def job(
         job_id: int, state: str, message: str, reason: str | None, unchanged_since: str | None, **cell: Any
     ) -> JobFact:
-        kind, spec = cell.pop("kind"), cell.pop("spec")
+        kind, spec, right_at = cell.pop("kind"), cell.pop("spec"), cell.pop("right_at")
         where = CellFact(variant=None, case=None, replay=_submit(repository, kind, spec, **cell), **cell)
-        return JobFact(job_id, kind, state, message, _reason(reason), unchanged_since, where)
+        return JobFact(job_id, kind, state, message, _reason(reason), unchanged_since, where, right_at)
 
     def fault(
         job_id: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import log
 from typing import Any, NamedTuple
@@ -51,8 +51,8 @@ def build_report(facts: ReportFacts, address: str) -> Report:
     known = {change.regression_id for change in facts.changes}
     facts = replace(facts, pairs=[pair for pair in facts.pairs if pair.regression_id not in known])
     verdicts = [(pair, _classify(pair, sum(other.status == "ok" for other in facts.pairs))) for pair in facts.pairs]
-    pairs = list(_pair_rows(verdicts, address))
-    decided = {_timed_place(row) for row in pairs if row.kind in ("slower", "accepted", "faster")}
+    pairs = list(_pair_rows(verdicts, facts.ends, address))
+    decided = {_timed_place(row) for row in pairs if row.kind in ("slower", "accepted", "fixed", "faster")}
     measured = [pair for pair in facts.pairs if pair.status == "ok"]
     compared = {(p.cell.operator, p.cell.variant, p.cell.case, p.cell.device_key) for p in measured}
     timed = {
@@ -108,6 +108,7 @@ def _report(
         left_out=max(len(rows) - MAX_ROWS, 0),
         traded=traded_text(summarize_trades(facts.trades)),
         sensitivity=sensitivity,
+        device_names=facts.device_names,
     )
 
 
@@ -128,9 +129,10 @@ def _summary(
         for kind, count in counts.items()
     }
     parts = [text for kind, text in texts.items() if is_failing(kind)]
-    parts += [f"{compared} compared"] if compared and counts else []
+    parts += [f"{compared} compared"] if compared else []
     parts += [text for kind, text in texts.items() if not is_failing(kind)]
-    sentences = [", ".join(parts)] if parts else _without_findings(facts, compared, unchanged)
+    is_quiet = counts.keys() <= {"fixed"}
+    sentences = [*_without_findings(facts, compared, unchanged), *texts.values()] if is_quiet else [", ".join(parts)]
     sentences += [f"{len(unchanged)} unchanged"] if unchanged else []
     if facts.pending:
         # Before the first result everything outstanding is a job; later it may be a verdict.
@@ -155,6 +157,7 @@ def _fault_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
         kind: ReportRowKind = (
             "wrong" if fault.status == "wrong" else "skipped" if fault.status == "skipped" else "failed"
         )
+        kind = "fixed" if fault.right_at is not None and kind != "skipped" else kind
         yield _row(
             kind,
             fault.cell,
@@ -171,7 +174,8 @@ def _job_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
     for job in facts.jobs:
         kind = _kind_of(job, facts.base_sha)
         if kind is not None:
-            yield _row(kind, job.cell, job.state, job.message, f"job {job.job_id}", f"{address}/jobs/{job.job_id}")
+            url, decided_by = f"{address}/jobs/{job.job_id}", f"job {job.job_id}"
+            yield _row(kind, job.cell, job.state, job.message, decided_by, url, right_at=job.right_at)
 
 
 def _kind_of(job: JobFact, base_sha: str | None) -> ReportRowKind | None:
@@ -180,7 +184,9 @@ def _kind_of(job: JobFact, base_sha: str | None) -> ReportRowKind | None:
     if job.reason == Reason.INTERPRETER_MISMATCH:
         return "mismatch"
     # A base that cannot be measured is no fault of the change.
-    return "unsure" if job.cell.head_sha == base_sha else "not_run"
+    if job.cell.head_sha == base_sha:
+        return "unsure"
+    return "not_run" if job.right_at is None else "fixed"
 
 
 def _classify(pair: PairFact, among: int) -> PairVerdict | None:
@@ -194,15 +200,30 @@ def _classify(pair: PairFact, among: int) -> PairVerdict | None:
     return classify(pair.base_ns, pair.head_ns, time_kind, among, pair.reason, is_trial=is_trial)
 
 
-def _pair_rows(verdicts: Iterable[tuple[PairFact, PairVerdict | None]], address: str) -> Iterator[ReportRow]:
+def _pair_rows(
+    verdicts: Sequence[tuple[PairFact, PairVerdict | None]], ends: Mapping[str, str], address: str
+) -> Iterator[ReportRow]:
+    """ends: of each commit that is not the newest of its line, the newest one. What that does not show is over."""
+    right = {
+        (pair.cell.base_sha, pair.cell.head_sha, *_pair_place(pair))
+        for pair, verdict in verdicts
+        if verdict is not None and verdict.outcome in ("same", "not_slower", "faster")
+    }
     for pair, verdict in verdicts:
         url = f"{address}/jobs/{pair.job_id}"
+        end = ends.get(pair.cell.head_sha)
+        right_at = end if (pair.cell.base_sha, end, *_pair_place(pair)) in right else None
         if verdict is None:
-            yield _row(_kind_of_pair(pair), pair.cell, pair.status, pair.message, "an A/B run that did not finish", url)
+            kind = _kind_of_pair(pair)
+            kind = "fixed" if kind == "failed" and right_at is not None else kind
+            decided_by = "an A/B run that did not finish"
+            yield _row(kind, pair.cell, pair.status, pair.message, decided_by, url, right_at=right_at)
             continue
         if verdict.outcome == "same" or verdict.outcome == "not_slower":
             continue
-        kind: ReportRowKind = "accepted" if verdict.outcome == "slower" and pair.is_accepted else verdict.outcome
+        kind = verdict.outcome
+        if kind == "slower":
+            kind = "accepted" if pair.is_accepted else "slower" if right_at is None else "fixed"
         yield _row(
             kind,
             pair.cell,
@@ -213,8 +234,13 @@ def _pair_rows(verdicts: Iterable[tuple[PairFact, PairVerdict | None]], address:
             ratio=verdict.ratio,
             low=verdict.low,
             high=verdict.high,
+            right_at=right_at if kind == "fixed" else None,
             **_paired(pair),
         )
+
+
+def _pair_place(pair: PairFact) -> tuple[str, str | None, str | None, str, str]:
+    return pair.cell.operator, pair.cell.variant, pair.cell.case, pair.cell.device_key, pair.metric
 
 
 def _rounds_text(pair: PairFact) -> str:
@@ -276,7 +302,9 @@ def _kind_of_change(change: ChangeFact) -> ReportRowKind:
         return "unsure"
     if change.direction == "faster":
         return "faster"
-    return "accepted" if change.state in ("accepted", "invalid") else "slower"
+    if change.state in ("accepted", "invalid"):
+        return "accepted"
+    return "fixed" if change.is_over else "slower"
 
 
 # --- slow-downs that it would have found ---------------------------------------------------------------------
@@ -418,6 +446,8 @@ _STATED: dict[ReportRowKind, tuple[StatementKind, StatementDirection | None, Sta
 def _statement(row: ReportRow, regression_id: int | None, *, can_confirm: bool) -> Statement:
     """The finding as pages state it. What was fixed since, or accepted, is over."""
     kind, direction, source = _STATED.get(row.kind, (StatementKind.NO_DATA, None, StatementSource.NONE))
+    if row.kind == "fixed":
+        kind, direction, source = _STATED["failed" if row.ratio is None else "slower"]
     if row.kind == "suspected":
         kind, source = StatementKind.SUSPECTED, StatementSource.HISTORY
         direction = StatementDirection.SLOWER if (row.ratio or 1.0) > 1 else StatementDirection.FASTER
@@ -432,7 +462,7 @@ def _statement(row: ReportRow, regression_id: int | None, *, can_confirm: bool) 
         commit_sha=row.head_sha,
         status=row.status if kind == StatementKind.FAILED else None,
         can_confirm=can_confirm,
-        is_ended=row.kind == "accepted" or row.fixed_by_sha is not None,
+        is_ended=row.kind in ("accepted", "fixed") or row.fixed_by_sha is not None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from warpwatch.server.reports.markdown import markdown
@@ -28,7 +29,9 @@ def check_run(report: Report, folder: str) -> dict[str, Any]:
         "output": {
             "title": report.summary[:255],
             "summary": markdown(report, MAX_TEXT),
-            "annotations": [_annotation(*found, folder) for found in fold(report.rows)[:MAX_ANNOTATIONS]],
+            "annotations": [
+                _annotation(*found, folder, report.device_names) for found in fold(report.rows)[:MAX_ANNOTATIONS]
+            ],
         },
     }
     if report.url:
@@ -38,7 +41,7 @@ def check_run(report: Report, folder: str) -> dict[str, Any]:
     return body
 
 
-def _annotation(row: ReportRow, cases: list[str], folder: str) -> dict[str, Any]:
+def _annotation(row: ReportRow, cases: list[str], folder: str, device_names: Mapping[str, str]) -> dict[str, Any]:
     place = " ".join(part for part in (row.operator, row.variant, cases_text(cases)) if part)
     level = "failure" if row.kind in FAILURES else "warning" if row.kind in ERRORS else "notice"
     return {
@@ -47,6 +50,6 @@ def _annotation(row: ReportRow, cases: list[str], folder: str) -> dict[str, Any]
         "end_line": 1,
         "annotation_level": level,
         "title": f"{finding_name(row)}: {place}"[:255],
-        "message": f"{sentence(row)}. {reason(row) or MEANINGS[row.kind]}",
+        "message": f"{sentence(row, device_names)}. {reason(row) or MEANINGS[row.kind]}",
         "raw_details": "\n".join(filter(None, (row.decided_by, row.url, row.replay))),
     }

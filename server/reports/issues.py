@@ -24,18 +24,18 @@ def issue_marker(server_url: str, regression_id: int) -> str:
     return f"<!-- warpwatch {server_url}/regressions/{regression_id} -->"
 
 
-def issue_title(row: RegressionRow) -> str:
-    return f"{row.operator} on {row.device_key}: {change_headline(row)}"[:255]
+def issue_title(row: RegressionRow, device_name: str) -> str:
+    return f"{row.operator} on {device_name}: {change_headline(row)}"[:255]
 
 
-def issue_text(detail: RegressionDetail, server_url: str) -> str:
+def issue_text(detail: RegressionDetail, server_url: str, device_name: str) -> str:
     """All that the page of the regression says in a few lines, behind the marker."""
     row = detail.regression
     link = f"{server_url}/regressions/{row.id}"
     parts = [
         issue_marker(server_url, row.id),
         _ending(row),
-        f"**{escape(row.operator)}** on {escape(row.device_key)}: {escape(change_headline(row))}. "
+        f"**{escape(row.operator)}** on {escape(device_name)}: {escape(change_headline(row))}. "
         f"[Evidence, chart and traces]({link})",
         _origin(row),
         _table(detail.series),

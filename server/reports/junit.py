@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -39,9 +39,9 @@ def junit(report: Report, measured: Sequence[ReportedSeries] = ()) -> str:
     for series, rows in sorted(tests.items(), key=lambda test: astuple(test[0])):
         place = (series.operator, series.device)
         if place not in suites:
-            name = _clean(f"{series.operator} on {series.device}")
+            name = _clean(f"{series.operator} on {report.device_names.get(series.device, series.device)}")
             suites[place] = SubElement(root, "testsuite", name=name, timestamp=_timestamp(report))
-        _case(suites[place], series, rows, least.get(series))
+        _case(suites[place], series, rows, least.get(series), report.device_names)
     for suite in suites.values():
         _count(suite)
     _rest(SubElement(root, "testsuite", name=_clean(report.repository), timestamp=_timestamp(report)), report)
@@ -51,16 +51,20 @@ def junit(report: Report, measured: Sequence[ReportedSeries] = ()) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 
-def _case(suite: Element, series: ReportedSeries, rows: list[ReportRow], least: str | None) -> None:
-    """One test with its worst finding, and the others below that. least: the smallest slow-down that it would show."""
+def _case(
+    suite: Element, series: ReportedSeries, rows: list[ReportRow], least: str | None, device_names: Mapping[str, str]
+) -> None:
+    """One test with its worst finding, and the others below that; what is faster or fixed passes. least: the smallest
+    slow-down that it would show."""
     name = " ".join(part for part in (series.variant, series.case) if part) or "all"
     case = SubElement(suite, "testcase", classname=_clean(f"warpwatch.{series.operator}"), name=_clean(name))
-    text = _clean("\n\n".join(f"{sentence(row)}\n{_details(row)}" for row in rows))
-    if rows and rows[0].kind != "faster":
+    text = _clean("\n\n".join(f"{sentence(row, device_names)}\n{_details(row)}" for row in rows))
+    is_passing = all(row.kind in ("fixed", "faster") for row in rows)
+    if not is_passing:
         kind = rows[0].kind
         tag = "failure" if kind in FAILURES else "error" if kind in ERRORS else "skipped"
-        SubElement(case, tag, type=kind, message=_clean(sentence(rows[0]))).text = text
-    shown = [text] if rows and rows[0].kind == "faster" else []
+        SubElement(case, tag, type=kind, message=_clean(sentence(rows[0], device_names))).text = text
+    shown = [text] if rows and is_passing else []
     shown += [f"smallest slow-down found with 95 %: {least}"] if least is not None else []
     if shown:
         SubElement(case, "system-out").text = "\n\n".join(shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from warpwatch.contract.commit_ids import short_sha
 from warpwatch.server.reports.model import KINDS, MEANINGS, Report, ReportRow
@@ -31,7 +32,7 @@ def markdown(report: Report, limit: int = LIMIT) -> str:
     rows = fold(report.rows)
     # Every row has details below the table, so the table gets half of the space.
     for row, cases in rows:
-        line = _line(row, cases, has_commits=has_commits)
+        line = _line(row, cases, report.device_names, has_commits=has_commits)
         if len(text) + len(line) > limit // 2:
             break
         text += line
@@ -63,7 +64,7 @@ def _link(text: str, url: str) -> str:
     return f"[{text}]({url})" if url else text
 
 
-def _line(row: ReportRow, cases: list[str], *, has_commits: bool) -> str:
+def _line(row: ReportRow, cases: list[str], device_names: Mapping[str, str], *, has_commits: bool) -> str:
     status = "–" if row.status == "ok" else escape(row.status.replace("_", " "))
     cells = (
         f"**{finding_name(row)}**",
@@ -71,7 +72,7 @@ def _line(row: ReportRow, cases: list[str], *, has_commits: bool) -> str:
         escape(row.variant or "–"),
         escape(cases_text(cases)),
         *((f"`{short_sha(row.head_sha)}`",) * has_commits),
-        escape(row.device),
+        escape(device_names.get(row.device, row.device)),
         escape(times_text(row)) or "–",
         escape(ratio_text(row)) or status,
         _link(escape(row.decided_by), row.url),
@@ -101,7 +102,8 @@ def _detectable(report: Report, room: int) -> str:
     text = ""
     for case in report.sensitivity.by_case:
         name = " ".join(part for part in (case.operator, case.variant, case.case) if part)
-        line = f"- {escape(name)} on {escape(case.device)}: {escape(detectable_text(case))} ({case.source})\n"
+        device = report.device_names.get(case.device, case.device)
+        line = f"- {escape(name)} on {escape(device)}: {escape(detectable_text(case))} ({case.source})\n"
         if len(text) + len(line) > room:
             break
         text += line

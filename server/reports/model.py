@@ -10,7 +10,18 @@ from warpwatch.server.reports.sensitivity import ReportSensitivity
 from warpwatch.server.verdicts.statements import NO_DATA, Statement
 
 ReportRowKind = Literal[
-    "wrong", "slower", "failed", "not_run", "blind", "suspected", "unsure", "mismatch", "skipped", "accepted", "faster"
+    "wrong",
+    "slower",
+    "failed",
+    "not_run",
+    "blind",
+    "suspected",
+    "unsure",
+    "mismatch",
+    "skipped",
+    "accepted",
+    "fixed",
+    "faster",
 ]
 Conclusion = Literal["pending", "success", "failure", "error"]
 
@@ -25,6 +36,7 @@ KINDS: dict[ReportRowKind, str] = {
     "mismatch": "environment mismatch",
     "skipped": "skipped",
     "accepted": "slower, accepted",
+    "fixed": "fixed later",
     "faster": "faster",
 }
 """The name of every kind of row, worst first."""
@@ -40,6 +52,7 @@ MEANINGS: dict[ReportRowKind, str] = {
     "mismatch": "The two commits need different environments, so their times are not comparable.",
     "skipped": "It did not run, because something it depends on failed or is missing.",
     "accepted": "It is slower, and the slow-down was accepted.",
+    "fixed": "An older commit of the range was wrong or slower, or failed; by the newest one that is over.",
     "faster": "Interleaved A/B rounds on one device show a speed-up beyond noise.",
 }
 FAILED = 1
@@ -54,7 +67,7 @@ class ReportRow:
 
     status: that of the result, comparison or job. ratio: head over base, with its interval; rounds: how many
     paired rounds decided it; base_ns, head_ns: the medians of these rounds. is_known_before: the base had the same
-    status. right_at: the newest commit of the submission, where what failed is right there. merged_sha: the commit of a
+    status. right_at: the newest commit of its line, where what failed is right there. merged_sha: the commit of a
     merged branch that caused it, where head_sha is the merge. left_ratio, fixed_by_sha: what later commits left of a
     change, and the commit that ended it in this case. metric: of the times; None where the finding is about none.
     statement: the same finding as pages state it.
@@ -103,7 +116,7 @@ class Report:
     with the base; same: those of which a slow-down is excluded. unchanged: operators whose sources are those of the
     base, or without one those of a commit that was measured. traded: what the newest commit changed beside the times,
     in one line; None where that is nothing. sensitivity: the slow-downs that it would have found; while it is pending,
-    those of the comparisons so far.
+    those of the comparisons so far. device_names: by key, for people.
     """
 
     submission_id: int
@@ -125,6 +138,7 @@ class Report:
     left_out: int = 0
     traded: str | None = None
     sensitivity: ReportSensitivity = field(default_factory=ReportSensitivity)
+    device_names: dict[str, str] = field(default_factory=dict)
 
 
 def exit_code(counts: dict[ReportRowKind, int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -46,7 +47,7 @@ def sarif(report: Report, repository_url: str, folder: str) -> dict[str, Any]:
             "leftOut": report.left_out,
             "sensitivity": asdict(report.sensitivity),
         },
-        "results": [_result(row, kinds.index(row.kind), folder) for row in report.rows],
+        "results": [_result(row, kinds.index(row.kind), folder, report.device_names) for row in report.rows],
     }
     if report.url:
         run["tool"]["driver"]["informationUri"] = report.url
@@ -61,7 +62,7 @@ def _level(kind: ReportRowKind) -> str:
     return "error" if kind in FAILURES else "warning" if kind in ERRORS else "note"
 
 
-def _result(row: ReportRow, rule: int, folder: str) -> dict[str, Any]:
+def _result(row: ReportRow, rule: int, folder: str, device_names: Mapping[str, str]) -> dict[str, Any]:
     measured = {
         "metric": row.metric,
         "ratio": row.ratio,
@@ -71,7 +72,7 @@ def _result(row: ReportRow, rule: int, folder: str) -> dict[str, Any]:
         "headNs": row.head_ns,
     }
     file = quote(f"{folder.strip('/')}/{row.operator}.py")
-    text = sentence(row) + (f". {reason(row)}" if row.message else "")
+    text = sentence(row, device_names) + (f". {reason(row)}" if row.message else "")
     return {
         "ruleId": f"warpwatch/{row.kind}",
         "ruleIndex": rule,

@@ -84,7 +84,7 @@ def statement_tone(statement: Statement) -> str:
     kind, direction = statement.kind, statement.direction
     if kind == StatementKind.CONFIRMED and not statement.is_ended:
         return "faster" if direction in (StatementDirection.FASTER, StatementDirection.FIXED) else "slower"
-    if kind == StatementKind.FAILED:
+    if kind == StatementKind.FAILED and not statement.is_ended:
         return "failing"
     return str(kind) if kind in (StatementKind.SUSPECTED, StatementKind.SHIFT) else "plain"
 

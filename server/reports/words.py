@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import Status
@@ -30,15 +30,19 @@ def fold(rows: Iterable[ReportRow]) -> list[tuple[ReportRow, list[str]]]:
     """Rows with their cases: a variant that did not build is one finding, on however many cases."""
     groups: dict[object, tuple[ReportRow, list[str]]] = {}
     for number, row in enumerate(rows):
-        place = (row.kind, row.operator, row.variant, row.device, row.head_sha, row.message)
+        place = (row.kind, row.operator, row.variant, row.device, row.head_sha, row.message, row.right_at)
         key = place if row.status in _OF_ALL_CASES else number
         groups.setdefault(key, (row, []))[1].extend([row.case] if row.case else [])
     return list(groups.values())
 
 
 def finding_name(row: ReportRow) -> str:
-    """The finding in a few words: how something failed, or which of two signals changed."""
-    told = _PREDICATES.get(row.status) if row.kind in ("failed", "not_run") else None
+    """The finding in a few words: how something failed, or which of two signals changed. What is over is named by what
+    it was: "wrong, fixed later"."""
+    told = _PREDICATES.get(row.status) if row.kind in ("failed", "not_run", "fixed") else None
+    if row.kind == "fixed":
+        was = "slower" if row.ratio is not None else "wrong" if row.status == Status.WRONG else "failed"
+        return f"{told or _signal(row) + was}, {KINDS['fixed']}"
     return told or f"{_signal(row)}{KINDS[row.kind]}"
 
 
@@ -70,13 +74,15 @@ def times_text(row: ReportRow) -> str:
     return f"{duration(row.base_ns)} → {duration(row.head_ns)}"
 
 
-def sentence(row: ReportRow) -> str:
-    """The finding in one line: what, where, between which commits, how much."""
+def sentence(row: ReportRow, device_names: Mapping[str, str]) -> str:
+    """The finding in one line: what, where, between which commits, how much. device_names: by key."""
     name, kind = finding_name(row), f"{_signal(row)}{KINDS[row.kind]}"
     text = f"{row.cell} {name}"
     if name == kind:
         text = f"{row.cell}: {kind}" if row.kind in _NO_ADJECTIVES else f"{row.cell} {_signal(row)}is {KINDS[row.kind]}"
-    text += f" on {row.device} at {short_sha(row.head_sha)}"
+    if row.kind == "fixed":
+        text = f"{row.cell}: {name},"
+    text += f" on {device_names.get(row.device, row.device)} at {short_sha(row.head_sha)}"
     if row.base_sha:
         text += f" vs baseline {short_sha(row.base_sha)}"
     return text if row.ratio is None else f"{text}: {ratio_text(row)}"

@@ -20,6 +20,7 @@ from warpwatch.db.forge import (
     read_change,
     read_operators_of,
 )
+from warpwatch.db.reads.devices import list_device_names
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.regressions import read_regression
@@ -156,9 +157,11 @@ class ForgeNotifier(Notifier[DueForgeMessage]):
     def _put_issue(self, due: DueForgeMessage, client: ForgeClient) -> str | None:
         with self._database.session() as session:
             detail = read_regression(session, due.regression_id or 0)
+            names = list_device_names(session)
         if detail is None:
             return None
         url = self._settings.server_url
-        marker, title = issue_marker(url, detail.regression.id), issue_title(detail.regression)
-        text = issue_text(detail, url)
+        name = names[detail.regression.device_key]
+        marker, title = issue_marker(url, detail.regression.id), issue_title(detail.regression, name)
+        text = issue_text(detail, url, name)
         return client.put_issue(due.remote_id, marker, title, text, is_open=due.state == OPEN)

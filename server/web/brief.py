@@ -358,7 +358,8 @@ def brief_report(report: Report) -> Brief:
 def _finding(row: ReportRow) -> dict[str, Any]:
     return {
         "finding": row.kind,
-        "statement": sentence(row),
+        # Programs get the keys of devices, which they may have to give back.
+        "statement": sentence(row, {}),
         "times": f"{times} per call" if (times := times_text(row)) else None,
         "certainty": f"{MEANINGS[row.kind]} Evidence: {row.decided_by}"
         + ("; the interval of the paired rounds has 95 %" if row.low is not None else ""),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import pytest
 from fastapi.testclient import TestClient
@@ -15,7 +18,9 @@ from tests.builders import CPU, Lab
 from tests.planted import plant
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
-from warpwatch.contract.words import Status
+from warpwatch.cli.findings import show_findings
+from warpwatch.contract.words import BranchKind, Status
+from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.database import Database
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
@@ -113,19 +118,86 @@ def test_a_report_over_several_commits_says_where_what_failed_is_right_again(cli
     """The page of the repository says that all checks pass, which a report of its newest commit must not hide."""
     jobs = [lab.check(index, {V1: status}) for index, status in ((1, Status.WRONG), (2, Status.WRONG), (3, Status.OK))]
     run = {"jobs": jobs, "run": jobs[0]}
-    sql = "UPDATE jobs SET submission_id = (SELECT submission_id FROM jobs WHERE id = :run) WHERE id = ANY(:jobs)"
+    sql = "UPDATE jobs SET judged_at = now(), submission_id = (SELECT submission_id FROM jobs WHERE id = :run) "
     with lab.database.session() as s:
-        s.execute(text(sql), run)
+        s.execute(text(sql + "WHERE id = ANY(:jobs)"), run)
         number = s.scalar(text("SELECT submission_id FROM jobs WHERE id = :run"), run)
     right = lab.shas[3]
-    rows = client.get(f"/api/v1/submissions/{number}/report").json()["rows"]
-    assert [(row["head_sha"], row["right_at"]) for row in rows] == [(lab.shas[1], right), (lab.shas[2], right)]
+    report = client.get(f"/api/v1/submissions/{number}/report").json()
+    assert [(row["head_sha"], row["right_at"]) for row in report["rows"]] == [
+        (sha, right) for sha in (lab.shas[1], lab.shas[2])
+    ]
+    passing = ("success", 0, "Checks pass · 2 fixed later"), 0, "success", 0, "plain", ["wrong, fixed later"] * 2
+    assert conclusions(client, number) == passing, "what counts is how the range ends"
     for path in (f"/runs/{number}", *(f"/api/v1/submissions/{number}/report.{form}" for form in FORMS)):
         assert re.sub(r"<[^>]+>", "", client.get(path).text).count(f"right again at {right[:8]}") >= 2, path
+    failing = ("failure", 1, "2 wrong"), 1, "failure", 1, "failing", ["wrong"] * 2
+    with lab.database.session() as s:
+        branch = NewBranch("other", BranchKind.BRANCH, True, lab.shas[2], places={lab.shas[1]: 1, lab.shas[2]: 2})
+        replace_branches(s, lab.repository, [branch], {}, key="1", earlier_key=None)
+    assert conclusions(client, number) == failing, "another branch repairs nothing"
+    with lab.database.session() as s:
+        branch = replace(branch, name="main", places=branch.places | {right: 3})
+        replace_branches(s, lab.repository, [branch], {}, key="2", earlier_key="1")
+    assert conclusions(client, number) == passing
     with lab.database.session() as s:
         s.execute(text("DELETE FROM jobs WHERE id = :id"), {"id": jobs[2]})
-    rows = client.get(f"/api/v1/submissions/{number}/report").json()["rows"]
-    assert {row["right_at"] for row in rows} == {None}, "wrong at the newest commit"
+    assert conclusions(client, number) == failing, "wrong at the newest commit"
+
+
+def test_a_slow_down_that_the_end_of_a_range_does_not_show_is_history(client: TestClient, lab: Lab) -> None:
+    jobs = [lab.bench(index, {V1: times}) for index, times in ((0, 1000.0), (1, 1500.0), (2, 1000.0))]
+    change = {"id": plant(lab, 0, 1, 1.5, [V1]), "fix": lab.commits[lab.shas[2]], "jobs": jobs[:2], "last": jobs[2]}
+    sql = "UPDATE jobs SET judged_at = now(), submission_id = (SELECT submission_id FROM jobs WHERE id = :last) "
+    with lab.database.session() as s:
+        s.execute(text("UPDATE regression_series SET fixed_by_commit_id = :fix WHERE regression_id = :id"), change)
+        number = s.scalar(text("SELECT submission_id FROM jobs WHERE id = :last"), change)
+        other = s.scalar(text("SELECT min(submission_id) FROM jobs WHERE id <> :last"), change)
+        s.execute(
+            text("UPDATE jobs SET judged_at = now(), submission_id = :other WHERE id = ANY(:jobs)"),
+            change | {"other": other},
+        )
+    words = f"submission {other} ends at the slow-down"
+    assert conclusions(client, other) == (("failure", 1, "1 slower"), 1, "failure", 1, "plain", ["slower"]), words
+    with lab.database.session() as s:
+        s.execute(text(sql + "WHERE id = :last OR id = ANY(:jobs)"), change)
+    over = ("success", 0, "Checks pass · 1 fixed later"), 0, "success", 0, "plain", ["slower, fixed later"]
+    assert conclusions(client, number) == over
+
+
+def test_a_range_that_is_compared_with_a_base_ends_as_its_newest_commit(client: TestClient, lab: Lab) -> None:
+    times = [1000.0 + number for number in range(12)]
+    slower = {V1: (times, [1.5 * time for time in times])}
+    jobs = [lab.submit("compare", index, base=0) for index in (1, 2)]
+    for job, rounds in zip(jobs, (slower, {V1: (times, times)}), strict=True):
+        lab.compare(job, rounds)
+    with lab.database.session() as s:
+        number = s.scalar(text("SELECT max(submission_id) FROM jobs"))
+        s.execute(text("UPDATE jobs SET judged_at = now(), submission_id = :number"), {"number": number})
+    over = "No slow-downs in 1 comparison · 1 fixed later"
+    assert conclusions(client, number) == (("success", 0, over), 0, "success", 0, "plain", ["slower, fixed later"])
+
+
+def conclusions(client: TestClient, number: int) -> tuple[object, ...]:
+    """What each form of a report says of the whole, and the words of the command line about its findings."""
+    report = client.get(f"/api/v1/submissions/{number}/report").json()
+    forms = {form: client.get(f"/api/v1/submissions/{number}/report.{form}") for form in FORMS}
+    icon = {"success": "✅", "failure": "❌"}[report["conclusion"]]
+    assert f"### {icon} Warpwatch: {report['summary']}" in forms["md"].text
+    invocation = forms["sarif"].json()["runs"][0]["invocations"][0]
+    page = client.get(f"/runs/{number}").text
+    assert f'data-state="{report["conclusion"]}"' in page
+    (tone,) = set(re.findall(r'<th scope="row"><span class="statement (\w+) badge"', page))
+    with redirect_stdout(StringIO()) as printed:
+        show_findings(report)
+    return (
+        (report["conclusion"], report["exit_code"], report["summary"]),
+        len(fromstring(forms["junit.xml"].text).findall(".//failure")),
+        forms["github.json"].json()["conclusion"],
+        invocation["exitCode"],
+        tone,
+        [name.strip() for name in re.findall(r"^  (\w[^:]*): square v1", printed.getvalue(), re.MULTILINE)],
+    )
 
 
 def test_pages_and_reports_name_the_same_cause_of_a_suspicion(client: TestClient, lab: Lab) -> None:

@@ -89,9 +89,9 @@ def test_waiting_names_what_is_wrong_and_how_to_see_it_again(served: Settings, l
     done = submit(served, lab, {"check": Status.WRONG, "bench": "no compiler"}, "--wait")
     assert done.exit_code == 1, done.stdout + done.stderr
     assert "failed: 1 wrong" in done.stdout
-    assert f"wrong: square v1 {CASES[0]} on test-cpu at {lab.shas[5][:8]}: {stored('it was wrong')}" in done.stdout
+    assert f"wrong: square v1 {CASES[0]} on Test CPU at {lab.shas[5][:8]}: {stored('it was wrong')}" in done.stdout
     assert "warpwatch submit --repository kernels" in done.stdout
-    assert f"not run: square on test-cpu at {lab.shas[5][:8]}: {stored('no compiler')}" in done.stdout
+    assert f"not run: square on Test CPU at {lab.shas[5][:8]}: {stored('no compiler')}" in done.stdout
 
 
 def test_waiting_for_a_verdict(served: Settings, lab: Lab) -> None:
@@ -139,7 +139,7 @@ def test_faster_is_fine(served: Settings, lab: Lab) -> None:
         "--wait",
     )
     assert done.exit_code == 0, done.stdout + done.stderr
-    assert f"faster: square v1 {CASES[0]} on test-cpu × 0.70" in done.stdout
+    assert f"faster: square v1 {CASES[0]} on Test CPU, −29.9\u2009%" in done.stdout
 
 
 def test_without_waiting_cancel_status_and_retry(served: Settings, lab: Lab) -> None:

@@ -65,11 +65,11 @@ def test_a_regression_is_filed_once_with_its_evidence_and_closed(
     with database.session() as session:
         detail = read_regression(session, regression)
         assert detail is not None
-        assert issue["body"] == issue_text(detail, settings.server_url)
+        assert issue["body"] == issue_text(detail, settings.server_url, "Test CPU")
         subject, author = "@acme/all <script> | x\n/close", "[a](http://b)\n/assign @ann"
         row = replace(detail.regression, head_subject=subject, head_author=author)
         hostile = replace(detail, regression=row, replay="x ```\n<b>")
-        text_of_it = issue_text(hostile, settings.server_url)
+        text_of_it = issue_text(hostile, settings.server_url, "Test CPU")
         assert not any(part in text_of_it for part in ("@acme", "@ann", "<script>", "[a](", "x ```"))
         assert not any(line.startswith("/") for line in text_of_it.splitlines())
         set_triage(session, regression, "fixed", "ann", "done")

@@ -91,7 +91,7 @@ REPORTS = {
     [
         ([], 0),
         (["faster"], 0),
-        (["suspected", "unsure", "skipped", "mismatch", "accepted"], 0),
+        (["suspected", "unsure", "skipped", "mismatch", "accepted", "fixed"], 0),
         (["wrong"], 1),
         (["slower", "unsure"], 1),
         (["wrong", "not_run"], 1),
@@ -129,6 +129,7 @@ def test_sarif_levels_and_places() -> None:
         "mismatch": "note",
         "skipped": "note",
         "accepted": "note",
+        "fixed": "note",
         "faster": "note",
     }
     place = run["results"][0]["locations"][0]["physicalLocation"]

@@ -96,7 +96,7 @@ def test_a_wrong_result_is_told_while_other_jobs_wait(client: TestClient, lab: L
     wrong = lab.outcome([lab._timed(*V1, Status.WRONG, 0.0)])
     with pytest.raises(ApiError, match="not finished"):
         submit._follow(cast("Client", Service(client, [lambda: lab.finish(1, wrong)])), number, 0.3, {})
-    assert said.getvalue().count(f"wrong: square v1 {CASES[0]} on test-cpu") == 1
+    assert said.getvalue().count(f"wrong: square v1 {CASES[0]} on Test CPU") == 1
     assert client.get(f"/api/v1/submissions/{number}").json()["state"] == "running"
 
 

@@ -51,13 +51,14 @@ HERE = Environment("env", "cpu", "cpu-2", "CPU, 2 cores", {}, CARD)
 class PlantedTimes:
     """Results in place of measurements. times: of a commit, 10 µs where it is not named. noise: standard deviation of
     each round and run. environment: where they were taken. is_disturbed: whether rounds show 10 µs, whatever
-    runs do."""
+    runs do. status, wrong: of checks, and the commits at which they are wrong."""
 
     times: dict[str, float] = field(default_factory=dict)
     noise: float = 0.002
     environment: Environment = HERE
     is_disturbed: bool = False
     status: Status = Status.OK
+    wrong: set[str] = field(default_factory=set)
     asked: list[JobRequest] = field(default_factory=list)
     random: random.Random = field(default_factory=lambda: random.Random(7))
 
@@ -72,7 +73,8 @@ class PlantedTimes:
         if request.kind == JobKind.BENCH:
             timed = bench(measurement(self._time(request.sha), "hot", self.noise))
             return Outcome(*where, findings=[Finding("v1", CASE, Status.OK, bench=timed)])
-        return Outcome(*where, findings=[Finding("v1", CASE, self.status, "planted")])
+        status = Status.WRONG if request.sha in self.wrong else self.status
+        return Outcome(*where, findings=[Finding("v1", CASE, status, "planted")])
 
     def _time(self, sha: str, *, is_round: bool = False) -> float:
         times = {} if is_round and self.is_disturbed else self.times
@@ -165,7 +167,7 @@ def test_a_noisy_host_says_that_it_could_not_tell(
     assert result.exit_code == 2, result.output
     assert "would hide a slow-down of 5 %" in result.output
     assert_all_say(tmp_path, "could not tell", "error", "action_required")
-    assert f'message="probe v1 {CASE}: could not tell on cpu-2 at ' in (tmp_path / "r.xml").read_text()
+    assert f'message="probe v1 {CASE}: could not tell on CPU, 2 cores at ' in (tmp_path / "r.xml").read_text()
 
 
 @pytest.mark.parametrize(("status", "code"), [(Status.WRONG, 1), (Status.CRASHED, 2), (Status.UNSUPPORTED, 0)])
@@ -175,6 +177,18 @@ def test_exit_codes_are_those_of_a_server(
     commits_of(repository, 1)
     planted.status = status
     assert gate("--commits", "HEAD", "--kinds", "check").exit_code == code
+
+
+def test_a_range_ends_as_its_newest_commit(
+    planted: PlantedTimes, gate: Gate, repository: Repository, tmp_path: Path
+) -> None:
+    base, older, newest = commits_of(repository, 3)
+    planted.times, planted.wrong = {older: 13_000.0}, {older}
+    assert gate("--commits", f"{base}..{newest}", "--base", base).exit_code == 0
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["conclusion"], report["counts"]) == ("success", {"fixed": 2})
+    assert "Checks pass · no slow-downs in 1 comparison · 2 fixed later" in report["summary"]
+    assert gate("--commits", older, "--base", base).exit_code == 1, "the range ends at what is wrong"
 
 
 def test_a_commit_that_cannot_be_read_is_reported(

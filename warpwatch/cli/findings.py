@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from warpwatch.contract.commit_ids import short_sha
+from warpwatch.contract.written_numbers import change
 
 ROWS_SHOWN = 20
 NAMES = {"unsure": "inconclusive", "blind": "could not tell"}
@@ -32,8 +33,8 @@ def show_findings(report: dict[str, Any]) -> None:
     groups = _grouped(report)
     for rows in groups[:ROWS_SHOWN]:
         row = rows[0]
-        typer.echo(f"  {_describe(rows)}")
-        if row["kind"] != "faster":
+        typer.echo(f"  {_describe(rows, report['device_names'])}")
+        if row["kind"] not in ("fixed", "faster"):
             typer.echo(f"    {row['replay']}\n    {row['url']}")
     hidden = len(groups) + report["left_out"] - ROWS_SHOWN
     if hidden > 0:
@@ -49,7 +50,8 @@ class Findings:
 
     def new(self, report: dict[str, Any]) -> list[str]:
         """A line for each finding that was not told before."""
-        lines = [_describe(rows) for rows in _grouped(report) if rows[0]["kind"] in DECIDED]
+        names = report["device_names"]
+        lines = [_describe(rows, names) for rows in _grouped(report) if rows[0]["kind"] in DECIDED]
         fresh = [line for line in lines if line not in self._told][:ROWS_SHOWN]
         self._told.update(fresh)
         return fresh
@@ -64,18 +66,26 @@ def _grouped(report: dict[str, Any]) -> list[list[dict[str, Any]]]:
     return list(groups.values())
 
 
-def _describe(rows: list[dict[str, Any]]) -> str:
+def _describe(rows: list[dict[str, Any]], device_names: Mapping[str, str]) -> str:
     row, count = rows[0], len(rows)
     case = row["case"] if count == 1 else f"({count} cases)"
     cell = " ".join(part for part in (row["operator"], row["variant"], case) if part)
-    ratio = f" × {row['ratio']:.3f}" if row["ratio"] is not None else ""
+    ratio = f", {change(row['ratio'])}," if row["ratio"] is not None else ""
     baseline = f" vs {short_sha(row['base_sha'])}" if row["base_sha"] else ""
     is_told = row["message"] and (row["ratio"] is None or row["kind"] == "blind")
     message = f": {row['message']}" if is_told else ""
-    name = OF_ALL_CASES.get(row["status"]) or NAMES.get(row["kind"], row["kind"].replace("_", " "))
+    kind = row["kind"] if row["kind"] != "fixed" or row["ratio"] is None else "slower"
+    # How something failed, as pages name it.
+    kind = row["status"] if kind in ("failed", "fixed") else kind
+    name = OF_ALL_CASES.get(row["status"]) or NAMES.get(kind, kind.replace("_", " "))
     signal = row["statement"]["signal"] if row["ratio"] is not None else None
     name = f"{signal} {name}" if signal else name
-    return f"{name}: {cell} on {row['device']}{ratio} at {short_sha(row['head_sha'])}{baseline}{message}"
+    fixed = ""
+    if row["kind"] == "fixed":
+        name = f"{name}, fixed later"
+        fixed = f", right again at {short_sha(row['right_at'] or row['fixed_by_sha'])}"
+    device = device_names.get(row["device"], row["device"])
+    return f"{name}: {cell} on {device}{ratio} at {short_sha(row['head_sha'])}{baseline}{fixed}{message}"
 
 
 def describe_plan(plan: Mapping[str, Any]) -> Iterator[str]:

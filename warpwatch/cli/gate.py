@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,7 +87,7 @@ class RunResults:
     """After how many jobs they were looked for, and what was found."""
 
     def __post_init__(self) -> None:
-        self._places = {sha: place for place, sha in enumerate(self.line[:-1])}
+        self._places = {sha: place for place, sha in enumerate(self.line)}
 
     @property
     def head_sha(self) -> str:
@@ -135,6 +135,7 @@ class RunResults:
         own = [(request, outcome) for request, outcome in self.jobs if request.kind != JobKind.COMPARE]
         statuses = Counter(str(finding.status) for _, outcome in own for finding in outcome.findings)
         rounds = self._rounds_of_trials()
+        newest = self._newest_findings(own)
         return ReportFacts(
             submission_id=0,
             repository=self.repository,
@@ -148,10 +149,12 @@ class RunResults:
             created_at=datetime.now(UTC),
             required=self.required,
             jobs=[*self._failed_jobs(), *self._unchanged_jobs()],
-            faults=[fault for job in own for fault in self._faults(*job)],
+            faults=[fault for job in own for fault in self._faults(*job, newest)],
             pairs=[pair for request, outcome in self.jobs for pair in self._pairs(request, outcome)],
             changes=[change for item in self.suspicions() for change in self._changes(item, rounds)],
             timed=list(self._timed(rounds)),
+            ends=self._ends(),
+            device_names={outcome.environment.device_key: outcome.environment.device_name for _, outcome in self.jobs},
         )
 
     def measured_series(self) -> list[ReportedSeries]:
@@ -191,13 +194,33 @@ class RunResults:
             cell = CellFact(operator, None, None, self.device_kind, self.device_kind, self.head_sha, self.base_sha, "")
             yield JobFact(0, JobKind.COMPARE, JobState.DONE, "", None, self.base_sha, cell)
 
-    def _faults(self, request: JobRequest, outcome: Outcome) -> Iterator[ResultFact]:
+    def _newest_findings(self, jobs: Iterable[tuple[JobRequest, Outcome]]) -> dict[object, tuple[str, Status]]:
+        """The newest commit of the line that has a finding, and its status, by kind, operator, variant and case."""
+        newest: dict[object, tuple[str, Status]] = {}
+        for request, outcome in sorted(jobs, key=lambda job: self._places.get(job[0].sha, -1)):
+            for finding in outcome.findings if request.sha in self._places else ():
+                place = request.kind, request.operator, finding.variant, finding.case
+                newest[place] = request.sha, finding.status
+        return newest
+
+    def _ends(self) -> dict[str, str]:
+        """Of each compared commit of the line but the newest, the newest one."""
+        compared = {request.sha for request, _ in self.jobs if request.kind == JobKind.COMPARE} & self._places.keys()
+        newest = max(compared, key=self._places.__getitem__, default="")
+        return dict.fromkeys(compared - {newest}, newest)
+
+    def _faults(
+        self, request: JobRequest, outcome: Outcome, newest: Mapping[object, tuple[str, Status]]
+    ) -> Iterator[ResultFact]:
         for finding in outcome.findings:
             if finding.status not in (Status.OK, Status.UNSUPPORTED):
                 cell = self._cell(request, outcome.environment.device_key, finding.variant, finding.case)
                 before = (self.base_sha, request.kind, request.operator, finding.variant, finding.case)
                 known = self.history.statuses.get(before) == finding.status
-                yield ResultFact(0, request.kind, finding.status, finding.message, known, cell)
+                place = request.kind, request.operator, finding.variant, finding.case
+                sha, status = newest.get(place, ("", Status.WRONG)) if request.sha in self._places else ("", "")
+                right_at = sha if status == Status.OK else None
+                yield ResultFact(0, request.kind, finding.status, finding.message, known, cell, right_at)
 
     def _pairs(self, request: JobRequest, outcome: Outcome) -> Iterator[PairFact]:
         with_launch = {(pair.variant, pair.case) for pair in outcome.comparisons if pair.metric == Signal.LAUNCH}
@@ -247,7 +270,7 @@ class RunResults:
         past = [
             Reading(places[sha], places[sha], 1, *times)
             for sha, times in self.history.times.get(key, ())
-            if sha in places
+            if sha in places and sha != self.head_sha
         ]
         return sorted(past, key=lambda reading: reading.ordinal)[-WINDOW:]
 

@@ -28,7 +28,8 @@ class CellFact:
 class JobFact:
     """A job that has not ended well, or that had nothing to do.
 
-    state: contract.words.JobState. unchanged_since: the commit that was measured, where it had nothing to do.
+    state: contract.words.JobState. unchanged_since: the commit that was measured, where it had nothing to do. right_at:
+    see ResultFact; here, where the same job ended well.
     """
 
     job_id: int
@@ -38,14 +39,15 @@ class JobFact:
     reason: Reason | None
     unchanged_since: str | None
     cell: CellFact
+    right_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ResultFact:
     """A result of a check, bench or profile that is not ok.
 
-    known_before: the base's newest check of the same ended so too. right_at: the newest commit that was measured with
-    it, where the same is right there.
+    known_before: the base's newest check of the same ended so too. right_at: the newest commit of its line that was
+    measured with it, where the same is right there.
     """
 
     job_id: int
@@ -89,8 +91,9 @@ class ChangeFact:
 
     base_ns, head_ns: the paired rounds that decided it, as in PairFact. merged_sha, merged_subject: the commit of the
     merged branch that caused it, where the culprit is a merge. left_ratio: what later changes left of it in the series,
-    and fixed_by_sha the commit that ended it there. can_confirm: whether a trial can still decide what is suspected.
-    metric, protocol, signal: as in PairFact. cause: contract.words.Cause of the suspicion.
+    and fixed_by_sha the commit that ended it there. is_over: whether that commit is no newer than the newest one of its
+    line that was measured with it. can_confirm: whether a trial can still decide what is suspected. metric, protocol,
+    signal: as in PairFact. cause: contract.words.Cause of the suspicion.
     """
 
     regression_id: int
@@ -108,6 +111,7 @@ class ChangeFact:
     merged_subject: str | None = None
     left_ratio: float | None = None
     fixed_by_sha: str | None = None
+    is_over: bool = False
     can_confirm: bool = True
     metric: str = ""
     protocol: str = ""
@@ -179,7 +183,7 @@ class ReportFacts:
     base_sha: what its commit is held against; None where that is nothing. results: per status, at its own commits.
     head_commit_id, head_sha: its newest commit; trades: what that changed beside the times. required: the slow-down
     that it must be able to find, in per cent; None where that was not asked for. timed: what its benches timed, once it
-    has ended.
+    has ended. ends: of each commit that is not the newest of its line, the newest one. device_names: by key.
     """
 
     submission_id: int
@@ -199,6 +203,8 @@ class ReportFacts:
     changes: list[ChangeFact] = field(default_factory=list)
     trades: list[Trade] = field(default_factory=list)
     timed: list[TimedFact] = field(default_factory=list)
+    ends: dict[str, str] = field(default_factory=dict)
+    device_names: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
