@@ -222,7 +222,8 @@ class MergeInto:
 
 @dataclass(frozen=True, slots=True)
 class OpenResidual:
-    """Suspects the commits after the guilty one of the part of the change that it does not explain."""
+    """Suspects the commits after the guilty one of the part of the change that it does not explain, or that they
+    undid."""
 
     suspicion: NewSuspicion
     stage: RegressionStage = RegressionStage.WRITTEN

@@ -168,8 +168,8 @@ def _locate(
 
 
 def _find_residual(context: RegressionContext, whole: TrialState, proven: CulpritRange) -> NewSuspicion | None:
-    """The suspicion between the guilty commit and the end of the whole range; None where nothing is unexplained or the
-    range was tried already.
+    """The suspicion between the guilty commit and the end of the whole range: of more of the change, or of commits that
+    undid a part of it. None where the guilty commit explains all or the range was tried already.
 
     There is none before the guilty commit: every trial compared a commit with the good end, so it is the first.
     """
@@ -178,19 +178,31 @@ def _find_residual(context: RegressionContext, whole: TrialState, proven: Culpri
         return None
     explained = {item.series_id: item for item in evaluate_trial(context, proven.proof).decisions}
     members = {member.series_id: member for member in context.members}
-    residuals = [
-        _residual_of(
-            members[item.series_id], item, explained.get(item.series_id), context.time_kind(members[item.series_id])
-        )
-        for item in evaluate_trial(context, whole).decisions
-        if item.verdict == Verdict.CONFIRMED
-    ]
-    series = tuple(item for item in residuals if item is not None)
+    more: list[SuspectedSeries] = []
+    undone: list[SuspectedSeries] = []
+    for item in evaluate_trial(context, whole).decisions:
+        member, at_culprit = members[item.series_id], explained.get(item.series_id)
+        time_kind = context.time_kind(member)
+        residual = _residual_of(member, item, at_culprit, time_kind) if item.verdict == Verdict.CONFIRMED else None
+        more += [residual] if residual is not None else []
+        undone += [SuspectedSeries(item.series_id, ratio)] if (ratio := _undone(item, at_culprit, time_kind)) else []
+    series = tuple(more or undone)
     if not series:
         return None
     ratio = max((item.ratio for item in series if item.ratio is not None), key=severity, default=None)
-    direction, cause = ChangeDirection(context.regression.direction), Cause(context.regression.cause)
-    return NewSuspicion(head_sha, whole.head_sha, direction, ratio, series, cause)
+    direction = ChangeDirection(context.regression.direction) if more else context.opposite_direction
+    return NewSuspicion(head_sha, whole.head_sha, direction, ratio, series, Cause(context.regression.cause))
+
+
+def _undone(whole: SeriesDecision, explained: SeriesDecision | None, time_kind: str) -> float | None:
+    """The ratio of what later commits did to the series, when surely less is left in the whole range than the guilty
+    commit had changed."""
+    if explained is None or explained.verdict != Verdict.CONFIRMED or not explained.ratio or not whole.ratio:
+        return None
+    if not (explained.low and explained.high and whole.low and whole.high):
+        return None
+    undone = explained.low / whole.high if explained.ratio > 1 else whole.low / explained.high
+    return whole.ratio / explained.ratio if undone > thresholds_of(time_kind).confirm_ratio else None
 
 
 def _residual_of(

@@ -81,6 +81,22 @@ def test_a_refuted_proof_makes_all_commits_suspects(culprit: int) -> None:
     assert ("prove", "same") in answers(judge, 1)
 
 
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ({2: 1.5, 6: 0.8}, {("slower", 1, 2), ("faster", 5, 6)}),
+        ({2: 0.5, 6: 1.4}, {("faster", 1, 2), ("slower", 5, 6)}),
+        ({2: 1.3, 6: 1.2}, {("slower", 1, 2), ("slower", 5, 6)}),
+    ],
+)
+def test_what_later_commits_of_the_range_undo_or_add_is_located_too(
+    times: dict[int, float], expected: set[tuple[str, int, int]]
+) -> None:
+    """A slow-down behind a larger speed-up is no part of it: nobody else would look inside a range that was tried."""
+    judge = search(SimulatedDevice(8, times={1: times}), {1: 1.2 if times[2] > 1 else 0.7})
+    assert judge.located() == expected
+
+
 def test_noise_is_dismissed_after_one_trial() -> None:
     judge = search(SimulatedDevice(8), {1: 1.2})
     assert judge.verdicts() == ["dismissed"]
