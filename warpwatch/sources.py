@@ -213,13 +213,14 @@ class Sources:
             return [*program.sources, FILE_NAME] if program.sources else []
         measured = layout.project.measured
         if self.definitions is not None and measured is not None:
-            return [literal_prefix(glob) or "." for glob in measured.sources_of(operator)]
+            return _prefixes(measured, operator)
         used = self._used(operator, layout) if f"{operator}.py" in layout.files else None
         if used is None:
             return []
         project = layout.project
         files = [f"{project.operators.strip('/')}/{name}.py" for name in sorted(used)]
-        return [*files, *(f"{project.native.strip('/')}/{name}" for name in self._natives(used, layout)), FILE_NAME]
+        natives = [f"{project.native.strip('/')}/{name}" for name in self._natives(used, layout)]
+        return [*files, *natives, *_prefixes(measured, operator), FILE_NAME]
 
     def _fingerprint(self, sha: str, operator: str, layout: _Layout) -> tuple[str, str] | None:
         program = layout.project.program(operator)
@@ -441,6 +442,11 @@ def strip_comments(code: str) -> str | None:
 
 def _squeeze(code: str) -> str:
     return re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", code))
+
+
+def _prefixes(measured: MeasuredCode | None, operator: str) -> list[str]:
+    """Files and folders of the measured code that an operator names."""
+    return [literal_prefix(glob) or "." for glob in measured.sources_of(operator)] if measured is not None else []
 
 
 def literal_prefix(glob: str) -> str:

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab, commit, make_repository, run_git
 from tests.server.test_submissions import ask, jobs
+from warpwatch import git
 from warpwatch.contract.words import Reason
 from warpwatch.sources import Sources, parse_python, strip_comments
 
@@ -128,6 +129,18 @@ def test_headers_and_libraries_that_native_code_uses(
     after = change(tmp_path, file, f"{files.get(file, '')}\nint changed;")
     sources = Sources(tmp_path)
     assert (sources.of(before, "square") == sources.of(after, "square")) is same
+
+
+def test_the_diff_of_a_measured_package_shows_what_its_fingerprint_covers(tmp_path: Path) -> None:
+    run_git(tmp_path, "init", "--quiet")
+    change(tmp_path, MINE, "from lib import norms")
+    change(tmp_path, "warpwatch.toml", 'contract = 1\noperators = "kernels"\n[measured]\npackages = ["lib"]')
+    before = change(tmp_path, "lib/norms.py", "old = 1")
+    after = change(tmp_path, "lib/norms.py", "new = 2")
+    sources = Sources(tmp_path)
+    assert sources.of(before, "square") != sources.of(after, "square")
+    paths = sources.paths(after, "square")
+    assert [file.path for file in git.changed_files(tmp_path, before, after, paths)] == ["lib/norms.py"]
 
 
 OPERATOR = """
