@@ -173,6 +173,8 @@ class LogLine:
 
 TRIAL_ORIGIN = "confirm"
 """The origin of submissions that the judge makes (db.trials.ask)."""
+_OWN_ORIGINS = f"('{TRIAL_ORIGIN}', 'judge')"
+"""SQL: the origins of trials, and of readings that the judge has repeated before it asks for one."""
 
 _FAILED = ", ".join(f"'{status}'" for status in Status if status not in (*NO_FAILURE, Status.WRONG))
 _COUNTED = "SELECT jsonb_object_agg(status, number) FROM (SELECT status, count(*) AS number FROM"
@@ -268,7 +270,7 @@ def list_submissions(
     {_SUBMISSIONS}
     WHERE (CAST(:repository_id AS bigint) IS NULL OR submissions.repository_id = :repository_id)
       AND NOT EXISTS (SELECT FROM deletions WHERE submission_id = submissions.id)
-      AND (:trials OR origin <> '{TRIAL_ORIGIN}')
+      AND (:trials OR origin NOT IN {_OWN_ORIGINS})
       AND (NOT :is_open OR submissions.id IN (SELECT submission_id FROM jobs WHERE state IN ('queued', 'running')))
       AND (CAST(:before AS bigint) IS NULL OR submissions.id < :before)
     ORDER BY submissions.id DESC LIMIT :limit
@@ -297,7 +299,7 @@ def count_trials(session: Session, repository_id: int, since: int, before: int |
     sql = f"""
     SELECT count(*) FROM submissions
     WHERE repository_id = :repository_id AND id >= :since AND (CAST(:before AS bigint) IS NULL OR id < :before)
-      AND origin = '{TRIAL_ORIGIN}'
+      AND origin IN {_OWN_ORIGINS}
     """
     count: int = fetch_scalar(session, sql, repository_id=repository_id, since=since, before=before)
     return count
@@ -342,6 +344,14 @@ class JobFilter:
     device: str | None = None
     submission: int | None = None
     is_open: bool = False
+
+
+def list_ordinals(session: Session, submission_id: int) -> dict[str, int]:
+    """The place in history of each commit of a submission, by id."""
+    sql = """
+    SELECT DISTINCT sha, ordinal FROM jobs JOIN commits ON commits.id = jobs.commit_id WHERE submission_id = :id
+    """
+    return {row.sha: row.ordinal for row in session.execute(text(sql), {"id": submission_id})}
 
 
 def list_jobs(session: Session, wanted: JobFilter, before: int | None = None, limit: int = 50) -> Page[JobRow]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from html import escape
 
 from warpwatch.contract.commit_ids import short_sha
-from warpwatch.contract.words import JobKind
+from warpwatch.contract.words import JobKind, RunState
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.occupancy import DeviceRun, QueuedJob
 from warpwatch.server.intake.budget import CandidateJob, CostEstimates
@@ -25,12 +25,15 @@ MOST_BLOCKS = 160
 """Blocks of one device; more would make the page heavy."""
 STRIP_WIDTH, STRIP_HEIGHT = 288.0, 18
 DAY = timedelta(days=1)
+_STATES = {"yielded": "made room for another", "queued": "waiting"}
+"""Shown instead of the stored state; any other is shown as it is."""
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360)
 
 
 @dataclass(frozen=True, slots=True)
 class GanttBlock:
-    """One job on a device. state: done, failed, running or queued; the end of the last two is estimated."""
+    """One job on a device. state: done, failed, cancelled, yielded, running or queued; the end of the last two is
+    estimated."""
 
     job_id: int
     kind: str
@@ -81,7 +84,7 @@ def _candidate(job: DeviceRun | QueuedJob) -> CandidateJob:
 
 
 def _ran(run: DeviceRun, estimates: CostEstimates, now: datetime) -> GanttBlock:
-    state = run.state if run.state in ("running", "done") else "failed"
+    state = "failed" if run.state == RunState.LOST else run.state
     estimated = run.started_at + timedelta(seconds=estimates.of(_candidate(run)))
     end = run.finished_at or max(estimated, now)
     return GanttBlock(run.job_id, run.kind, run.operator, run.commit_sha, state, run.started_at, end)
@@ -145,7 +148,8 @@ def _block(block: GanttBlock, start: float, end: float, y: int) -> str:
     length = span((block.end - block.start).total_seconds())
     about = "about " if block.state in ("running", "queued") else ""
     title = (
-        f"Job {block.job_id}, {block.state}: {kind_name(block.kind)} {block.operator} at {short_sha(block.commit_sha)}"
+        f"Job {block.job_id}, {_STATES.get(block.state, block.state)}: {kind_name(block.kind)} {block.operator} "
+        f"at {short_sha(block.commit_sha)}"
     )
     width = max(end - start - 0.5, 1.0)
     place = f'x="{start:.1f}" y="{y + 4}" width="{width:.1f}" height="{ROW - 10}" rx="2"'

@@ -13,17 +13,21 @@ from warpwatch.server.reports.wording import statement_words
 from warpwatch.server.verdicts.statements import state_change
 
 WIDTH, HEIGHT, EDGE = 224.0, 24.0, 6.0
+APART = 10.0
+"""Least distance of two marks: those of one day stand side by side, the newest at its place."""
 
 
 def verdict_strip(verdicts: Sequence[HomeVerdict], now: datetime) -> str:
     """A mark for each verdict at the day of its commit: up for slower, down for faster, a cross for broken; grey where
     the change is over."""
     scale = (WIDTH - 2 * EDGE) / timedelta(days=STRIP_DAYS).total_seconds()
-    words, marks = [], []
-    for row in verdicts:
+    words, marks, room = [], [], WIDTH + APART
+    places = [WIDTH - EDGE - max((now - row.at).total_seconds(), 0.0) * scale for row in verdicts]
+    for number in sorted(range(len(places)), key=lambda number: places[number], reverse=True):
+        places[number] = room = max(min(places[number], room - APART), EDGE)
+    for row, x in zip(verdicts, places, strict=True):
         statement = state_change(row.regression_id, row.direction, row.phase, row.ratio, row.signal)
         words.append(f"{row.operator} {statement_words(statement)}")
-        x = WIDTH - EDGE - max((now - row.at).total_seconds(), 0.0) * scale
         marks.append(verdict_mark(statement, x, HEIGHT / 2, words[-1]))
     label = f"{plural(len(verdicts), 'confirmed change')} in {STRIP_DAYS} days"
     label += f": {', '.join(words[-4:])}" if words else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -21,6 +21,7 @@ from warpwatch.db.reads.work import (
     count_open_runs,
     count_trials,
     list_jobs,
+    list_ordinals,
     list_submissions,
     read_submission,
 )
@@ -89,7 +90,7 @@ def run(page: PageScope, settings: Config, submission_id: int, before: Before = 
         json=f"/submissions/{submission_id}",
         run=row,
         jobs=jobs,
-        matrix=commit_matrix(jobs.items),
+        matrix=commit_matrix(jobs.items, list_ordinals(page.session, submission_id)),
         unserved=lanes.unserved,
         expected_end=lanes.expected_end(job.id for job in jobs.items if job.outcome is None) if is_open else None,
         before=before,
@@ -109,7 +110,8 @@ def matrix(page: PageScope, submission_id: int) -> Response:
     """A part of the list of runs, fetched when a run is opened: its commits by kind."""
     row = _find(page, submission_id)
     jobs = list_jobs(page.session, JobFilter(submission=submission_id), limit=MOST_JOBS)
-    return page.page("_matrix.html", run=row, jobs=jobs, matrix=commit_matrix(jobs.items))
+    ordinals = list_ordinals(page.session, submission_id)
+    return page.page("_matrix.html", run=row, jobs=jobs, matrix=commit_matrix(jobs.items, ordinals))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +131,13 @@ class MatrixRow:
     jobs: dict[JobKind, list[JobRow]]
 
 
-def commit_matrix(jobs: Sequence[JobRow]) -> CommitMatrix:
-    """A row per commit, in the order of the jobs."""
+def commit_matrix(jobs: Sequence[JobRow], ordinals: Mapping[str, int]) -> CommitMatrix:
+    """A row per commit, the newest first: a range is measured in another order. ordinals: of the commits, by id."""
     kinds = [kind for kind in JobKind if any(job.kind == kind for job in jobs)]
     rows = {job.commit_sha: MatrixRow(job.commit_sha, job.commit_subject, {kind: [] for kind in kinds}) for job in jobs}
     for job in sorted(jobs, key=lambda job: (job.operator, job.device_key)):
         rows[job.commit_sha].jobs[JobKind(job.kind)].append(job)
-    return CommitMatrix(kinds, [*rows.values()])
+    return CommitMatrix(kinds, sorted(rows.values(), key=lambda row: -ordinals.get(row.sha, 0)))
 
 
 def _find(page: Scope, submission_id: int) -> SubmissionRow:

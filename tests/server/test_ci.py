@@ -147,7 +147,7 @@ def test_from_a_push_to_an_exit_code(team: Team, tmp_path: Path) -> None:
     reports = [word for form, file in files.items() for word in ("--report", f"{form}={file}")]
     done = team.ci(SLOWER, *reports)
     assert done.exit_code == 1, done.stdout + done.stderr
-    assert f"slower: square v1 {CASES[0]} on Test CPU, +30.0\u2009%, at {head[:8]} vs {main[:8]}" in done.stdout
+    assert f"slower +30.0\u2009%: square v1 {CASES[0]} on Test CPU at {head[:8]} vs {main[:8]}" in done.stdout
     body = json.loads(files["json"].read_text())
     assert (body["conclusion"], body["head_sha"], body["base_sha"]) == ("failure", head, main)
     assert [case.get("type") for case in parse(files["junit"]).getroot().iter("failure")] == ["slower"]

@@ -139,7 +139,7 @@ def test_faster_is_fine(served: Settings, lab: Lab) -> None:
         "--wait",
     )
     assert done.exit_code == 0, done.stdout + done.stderr
-    assert f"faster: square v1 {CASES[0]} on Test CPU, −29.9\u2009%" in done.stdout
+    assert f"faster −29.9\u2009%: square v1 {CASES[0]} on Test CPU" in done.stdout
 
 
 def test_without_waiting_cancel_status_and_retry(served: Settings, lab: Lab) -> None:

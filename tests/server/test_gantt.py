@@ -58,6 +58,12 @@ def test_the_chart_has_a_block_per_job_and_names_are_harmless() -> None:
     assert [link.get("href") for link in root.iter("a")] == ["/jobs/1", "/jobs/2", "/jobs/3"]
     assert "1 running, 1 queued, 1 failed" in (root.get("aria-label") or "")
     assert gantt_svg([], NOW) is None
+    (row,) = plan_rows(
+        [DEVICE], [ran(1, -9, -7, "yielded"), ran(2, -7, -5, "cancelled"), ran(3, -5, -3, "lost")], [], COSTS, NOW
+    )
+    states = [block.state for block in row.blocks]
+    assert states == ["yielded", "cancelled", "failed"], "a job that made room for another has not failed"
+    assert "Job 1, made room for another: bench kron" in (gantt_svg([row], NOW) or "")
 
 
 def test_a_thousand_jobs_make_no_heavy_page() -> None:

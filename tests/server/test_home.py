@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,8 +13,10 @@ from sqlalchemy import text
 from tests.builders import CASES, Lab, make_repository
 from warpwatch.contract.words import Status, TradeKind
 from warpwatch.db import registry
+from warpwatch.db.reads.home import HomeVerdict
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.trades import count_costs, count_watched_costs, list_trades_of_line
+from warpwatch.server.figures.home_strip import verdict_strip
 from warpwatch.server.verdicts.trades import LEFT, open_costs
 
 V1 = ("v1", CASES[0])
@@ -181,3 +184,10 @@ def test_a_name_or_address_that_cannot_be_registered_comes_back(client: TestClie
     assert 'value="bad name"' in answer.text
     assert 'id="name-error"' in answer.text
     assert '<details class="adding" id="add" open>' in answer.text
+
+
+def test_changes_of_one_day_stand_side_by_side() -> None:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    rows = [HomeVerdict(number, "square", "slower", "culprit", 1.4, now) for number in range(3)]
+    places = [float(x) for x in re.findall(r'transform="translate\(([\d.]+) ', verdict_strip(rows, now))]
+    assert places == [218.0, 208.0, 198.0]

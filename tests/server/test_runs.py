@@ -27,6 +27,11 @@ def test_the_list_begins_with_what_is_active(client: TestClient, lab: Lab) -> No
     assert shown_runs(page) == [2, 1]
     assert "Active (1)" in page
     assert 'class="gantt"' in page
+    lab.submit("bench", 1, origin="judge")
+    page = client.get("/runs?state=all").text
+    assert (shown_runs(page), "and 1 of Warpwatch's own" in page) == ([2, 1], True), (
+        "nobody asked for a repeated reading"
+    )
 
 
 def test_the_list_is_paged(client: TestClient, lab: Lab) -> None:
@@ -39,7 +44,7 @@ def test_the_list_is_paged(client: TestClient, lab: Lab) -> None:
 
 
 def test_a_run_of_several_jobs_opens_to_its_commits_by_kind(client: TestClient, lab: Lab) -> None:
-    body = {"repository": "kernels", "commits": "main~2..main", "kinds": ["check", "bench"], "operators": ["square"]}
+    body = {"repository": "kernels", "commits": "main~4..main", "kinds": ["check", "bench"], "operators": ["square"]}
     number = client.post("/api/v1/submissions", json=body | {"device": "cpu"}).json()["id"]
     lab.finish(1, lab.outcome([lab._timed(*CELL, Status.WRONG, 0.0)]))
     page = client.get("/runs").text
@@ -47,7 +52,9 @@ def test_a_run_of_several_jobs_opens_to_its_commits_by_kind(client: TestClient, 
     part = client.get(f"/runs/{number}/jobs").text
     assert "<html" not in part
     assert re.findall(r'<th scope="col">([^<]+)</th>', part) == ["Commit", "check", "bench"]
-    assert sorted(re.findall(r'class="dot ([a-z_]+)"', part)) == ["findings", "queued", "queued", "queued"]
+    assert sorted(re.findall(r'class="dot ([a-z_]+)"', part)) == ["findings", *["queued"] * 7]
+    shown = re.findall(r'<th scope="row"><a[^>]*>([0-9a-f]{8})', part)
+    assert shown == [sha[:8] for sha in lab.shas[:-5:-1]], "the newest commit first, in whatever order they run"
     assert 'hx-trigger="every 3s"' in part
     assert client.get("/runs/99/jobs").status_code == 404
 

@@ -247,6 +247,9 @@ def test_every_page_says_of_which_commit_an_unchanged_one_is(client: TestClient,
         assert re.search(words, page), path
         assert "No results yet" not in page
     assert client.get(f"/api/v1/submissions/{submission['id']}/report").json()["summary"] == "Nothing new · 2 unchanged"
+    range_of_both = ask(client, commits=f"{measured}~1..{same}", kinds=["check"], skip_unchanged=True).json()["id"]
+    report = client.get(f"/api/v1/submissions/{range_of_both}/report").json()
+    assert "unchanged" not in report["summary"], "an operator that one commit of the range changed was measured"
     # Who wants it measured all the same is told what was found.
     lab.shas.append(same)
     lab.commits[same] = found["commit"]["id"]

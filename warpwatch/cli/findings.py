@@ -70,7 +70,7 @@ def _describe(rows: list[dict[str, Any]], device_names: Mapping[str, str]) -> st
     row, count = rows[0], len(rows)
     case = row["case"] if count == 1 else f"({count} cases)"
     cell = " ".join(part for part in (row["operator"], row["variant"], case) if part)
-    ratio = f", {change(row['ratio'])}," if row["ratio"] is not None else ""
+    ratio = f" {change(row['ratio'])}" if row["ratio"] is not None else ""
     baseline = f" vs {short_sha(row['base_sha'])}" if row["base_sha"] else ""
     is_told = row["message"] and (row["ratio"] is None or row["kind"] == "blind")
     message = f": {row['message']}" if is_told else ""
@@ -85,7 +85,7 @@ def _describe(rows: list[dict[str, Any]], device_names: Mapping[str, str]) -> st
         name = f"{name}, fixed later"
         fixed = f", right again at {short_sha(row['right_at'] or row['fixed_by_sha'])}"
     device = device_names.get(row["device"], row["device"])
-    return f"{name}: {cell} on {device}{ratio} at {short_sha(row['head_sha'])}{baseline}{fixed}{message}"
+    return f"{name}{ratio}: {cell} on {device} at {short_sha(row['head_sha'])}{baseline}{fixed}{message}"
 
 
 def describe_plan(plan: Mapping[str, Any]) -> Iterator[str]:

@@ -281,7 +281,7 @@ def _summarise(client: Client, submitted: list[Submitted], last: dict[int, dict[
         bad = {status: count for status, count in row["results"].items() if status not in NO_FAILURE and count}
         if bad or row["state"] != "done":
             faults += 1
-            outcome = escape(f"{submission.title}: {row['state']} {bad or ''}")
+            outcome = escape(f"{submission.title}: {_note(bad) or row['state']}")
             console.print(f"[red]{outcome}[/red] {client.url}/runs/{submission.id}", highlight=False)
             show_findings(client.get(f"/submissions/{submission.id}/report"))
     total = Counter[str]()
