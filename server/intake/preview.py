@@ -166,15 +166,23 @@ def _plan_commits(jobs: Iterable[PlannedJob]) -> list[CommitPlan]:
     ]
 
 
+def _is_ancestor(mirror: Path, sha: str, newer: str) -> bool:
+    try:
+        return git.merge_base(mirror, sha, newer) == sha
+    except git.UnknownRefError:
+        return False
+
+
 def _left_out(
     mirror: Path, request: SubmissionRequest, plan: SubmissionPlan, jobs: Iterable[PlannedJob]
 ) -> list[UnmeasuredCommits]:
     """The commits of the range that get no job, by reason."""
     groups = []
-    start, _ = git.range_ends(mirror, request.commits)
+    start, end = git.range_ends(mirror, request.commits)
     line = [commit.sha for commit in plan.history.commits]
-    # Who writes A^..B knows.
-    if start is not None and not request.commits.partition("..")[0].endswith("^"):
+    # Who writes A^..B knows, and A of another branch would not be measured by that either.
+    is_known = start is None or request.commits.partition("..")[0].endswith("^")
+    if start is not None and not is_known and _is_ancestor(mirror, start, end):
         (first,) = git_branches.summarize(mirror, [start])
         what = "the first commit of the history" if git.describe(mirror, start).parent_sha is None else "this commit"
         message = f"A range A..B begins after A. Write {start[:12]}^..B to measure {what} as well."

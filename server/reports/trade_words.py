@@ -86,7 +86,8 @@ def summarize_trades(trades: Sequence[Trade]) -> TradeLine | None:
         return None
     (operator, variant), chosen = next(iter(groups.items()))
     timed = next((trade for trade in chosen if trade.is_faster), None)
-    parts = [f"{timed.metric} {change(timed.change)}"] if timed is not None else []
+    # An A/B comparison may have decided another one, which stands elsewhere.
+    parts = [f"{timed.metric} {change(timed.change)} between runs"] if timed is not None else []
     parts += list(dict.fromkeys(trade_words(trade) for trade in chosen))[:_MOST_PARTS]
     is_worse, since = (
         any(trade.is_worse for trade in chosen),
@@ -104,7 +105,7 @@ def summarize_by_commit(trades: Sequence[Trade]) -> dict[str, TradeLine]:
 
 
 def traded_text(line: TradeLine | None) -> str | None:
-    """The line as plain text: "softmax v1: hot −12.0 %, memory +30.0 %"."""
+    """The line as plain text: "softmax v1: hot −12.0 % between runs, memory +30.0 %"."""
     if line is None:
         return None
     place = f"{line.operator} {line.variant}".rstrip()

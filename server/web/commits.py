@@ -9,6 +9,7 @@ from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
+from warpwatch.contract.words import StatementKind
 from warpwatch.db.reads.builds import BuildView, CodeChange
 from warpwatch.db.reads.code import list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
@@ -118,6 +119,11 @@ def commit(page: PageScope, sha: str, show: Text = None, operator: Text = None, 
         before=before,
         cells=cells,
         statements=statements,
+        confirmed={
+            cell.operator
+            for cell in cells.items
+            if cell.stated_series_id in statements and statements[cell.stated_series_id].kind == StatementKind.CONFIRMED
+        },
         plot=commit_svg(changed, statements) if is_drawn else None,
         trades=trades,
         traded=summarize_trades(trades),

@@ -196,7 +196,7 @@ def write(path: Path, name: str, text: str) -> None:
 
 
 def test_a_plan_says_what_is_left_out_and_why(client: TestClient, merged: tuple[Path, list[str]]) -> None:
-    _, (root, words, merge, removal) = merged
+    path, (root, words, merge, removal) = merged
     plan = preview(client, repository="merged", commits=f"{root}..main", kinds=["bench"])
     left_out = {group["reason"]: group for group in plan["left_out"]}
     assert {reason: [row["subject"] for row in group["commits"]] for reason, group in left_out.items()} == {
@@ -213,6 +213,12 @@ def test_a_plan_says_what_is_left_out_and_why(client: TestClient, merged: tuple[
     assert {group["reason"]: [row["sha"] for row in group["commits"]] for group in whole["left_out"]}["unchanged"] == [
         words
     ]
+    run_git(path, "checkout", "--quiet", "-b", "other", root)
+    commit(path, "Other 1")
+    other = preview(client, repository="merged", commits="main..other", kinds=["bench"])
+    assert ([row["subject"] for row in other["commits"]], other["left_out"]) == (["Other 1"], []), (
+        "what main holds is not measured by main^..other either"
+    )
     assert (whole["jobs"], whole["unchanged"]) == (3, 3)
     every = preview(client, repository="merged", commits=f"{root}^..main", kinds=["bench"], skip_unchanged=False)
     assert (every["jobs"], every["unchanged"]) == (6, 0)

@@ -302,7 +302,7 @@ def test_one_line_says_what_was_traded_for_what(
     measure(lab, 0)
     measure(lab, 1, 8_800.0, 5.2e6, error=4e-7)
     Judge(settings, database).sweep()
-    line = "hot −12.0\u2009%, error ×4.0 within tolerance, memory +30.0\u2009%"
+    line = "hot −12.0\u2009% between runs, error ×4.0 within tolerance, memory +30.0\u2009%"
     for address in (f"/commits/{lab.shas[1]}", "/commits?repository=kernels", "/runs/4?repository=kernels"):
         assert line in client.get(address, headers=HTML).text, address
     report = client.get("/api/v1/submissions/4/report").json()
