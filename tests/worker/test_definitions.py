@@ -204,17 +204,25 @@ def test_a_definition_that_fails_on_old_commits_costs_their_cells_alone(
     measured.reset(old)
 
 
-def test_a_package_that_imports_a_name_which_it_lacks_is_broken(
-    tools: Tools, measured: Repository, beside: Repository
+@pytest.mark.parametrize(
+    ("line", "files", "message"),
+    [
+        ("from lib.table import TABLE", {"src/lib/table.py": ""}, "cannot import name 'TABLE' from 'lib.table'"),
+        ("from lib.table import TABLE", {}, "No module named 'lib.table'"),
+        ("from . import deep", {"src/lib/deep.py": "import lib.table"}, "No module named 'lib.table'"),
+    ],
+)
+def test_a_package_that_imports_what_it_lacks_itself_is_broken(
+    tools: Tools, measured: Repository, beside: Repository, line: str, files: dict[str, str], message: str
 ) -> None:
-    """Its module is there, and the definition asks for nothing that is missing."""
+    """The definition asks for nothing that is missing."""
     version = DefinitionsVersion(beside.url, beside.commit("define", defined.definitions()))
     before = measured.commit("whole", defined.package())
-    sha = measured.commit("lacks a name", defined.package("from lib.table import TABLE\n") | {"src/lib/table.py": ""})
+    sha = measured.commit("lacks something", defined.package(f"{line}\n") | files)
     known = KnownNames(["lib"], [defined.CASE])
     (finding,) = run(tools, measured, sha, version, known=known).findings
     assert finding.status is Status.BUILD_FAILED
-    assert "cannot import name 'TABLE' from 'lib.table'" in finding.message
+    assert message in finding.message
     assert "this commit has no" not in finding.message
     measured.reset(before)
 

@@ -116,10 +116,13 @@ def _missing_module(error: BaseException, folder: Path) -> str | None:
     """The module that an import did not find, or the module and the name that an import in `folder` did not find in it;
     None for any other error.
 
-    A module that imports a name which another lacks is broken; a definition that does so belongs to other commits.
+    A module that imports a name which another lacks is broken, and so is a package that imports a module which it lacks
+    itself; a definition that does so belongs to other commits.
     """
     if isinstance(error, ModuleNotFoundError):
-        return error.name
+        importers = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        own, name = (importers[-1] if importers else "").partition(".")[0], error.name or ""
+        return None if own == name.partition(".")[0] else error.name
     missing = _MISSING_NAME.match(str(error)) if isinstance(error, ImportError) else None
     if missing is None or error.__traceback__ is None:
         return None
