@@ -75,6 +75,9 @@ def build_report(facts: ReportFacts, address: str) -> Report:
     )
     if not facts.pending:
         rows = _with_blind(rows, cases, sensitivity)
+    elif not cases:
+        # What was benched is read once everything is decided.
+        sensitivity = replace(sensitivity, summary="Which slow-downs it would have found is known at the end")
     rows.sort(key=_badness)
     same = len(compared) - _about_compared(rows, compared)
     return _report(facts, address, rows, len(compared), same, sensitivity)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import Status
-from warpwatch.server.reports.formats import change, duration, interval, plural
+from warpwatch.server.reports.formats import change, duration, headline, interval, plural
 from warpwatch.server.reports.model import KINDS, ReportRow
 
 _SHOWN = 600
@@ -94,8 +94,9 @@ def change_text(subject: str, merged_sha: str | None, merged_subject: str | None
 
 
 def reason(row: ReportRow) -> str:
-    """The message of the row, cut to a readable length."""
-    text = " ".join(row.message.split())
+    """The message of the row, of a traceback its last line, cut to a readable length."""
+    message = row.message.strip()
+    text = " ".join((headline(message) if message.startswith("Traceback") else message).split())
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
     if row.right_at is not None:
         return f"{text} (right again at {short_sha(row.right_at)})".strip()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from contextlib import redirect_stdout
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from io import StringIO
 from typing import Any
 from xml.etree.ElementTree import fromstring
 
@@ -13,6 +15,7 @@ import jsonschema_rs
 import pytest
 
 from tests.server.forms import JUNIT_CHILDREN, JUNIT_OPTIONAL, JUNIT_REQUIRED, SARIF_SCHEMA
+from warpwatch.cli.findings import show_findings
 from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.report_facts import ReportedSeries
 from warpwatch.server.reports.github import check_run
@@ -21,6 +24,7 @@ from warpwatch.server.reports.markdown import LIMIT, MARKER, markdown
 from warpwatch.server.reports.model import KINDS, Report, ReportRow, ReportRowKind, exit_code
 from warpwatch.server.reports.sarif import sarif
 from warpwatch.server.reports.sensitivity import CaseSensitivity, detectable_text, missed_text, summarize
+from warpwatch.server.reports.words import reason
 
 NASTY = (
     "a | b `c` <b>&amp;</b> @everyone ]]> \x00\x1b[31m \ud800 [link](http://evil.example) ``` \n\n# head" + "!" * 300
@@ -312,3 +316,14 @@ def test_a_build_failure_is_one_finding_on_all_its_cases() -> None:
         *(f"square v3 n={number},f32,fwd did not build" for number in range(4)),
         "square v3 n=4,f32,fwd crashed",
     ]
+
+
+def test_of_a_traceback_the_last_line_is_shown() -> None:
+    message = (
+        "Traceback (most recent call last):\n" + "  File x, line 1\n" * 100 + "ModuleNotFoundError: No module named 'y'"
+    )
+    failed = replace(row("failed"), status="build_failed", message=message)
+    assert reason(failed) == last
+    with redirect_stdout(StringIO()) as printed:
+        show_findings(json.loads(json.dumps(asdict(report(failed)), default=str)))
+    assert printed.getvalue().splitlines()[0].endswith(f"bbbbbbbb: {last}")

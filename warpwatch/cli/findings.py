@@ -9,6 +9,7 @@ import typer
 
 from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.written_numbers import change
+from warpwatch.server.reports.formats import headline
 
 ROWS_SHOWN = 20
 NAMES = {"unsure": "inconclusive", "blind": "could not tell"}
@@ -73,7 +74,7 @@ def _describe(rows: list[dict[str, Any]], device_names: Mapping[str, str]) -> st
     ratio = f" {change(row['ratio'])}" if row["ratio"] is not None else ""
     baseline = f" vs {short_sha(row['base_sha'])}" if row["base_sha"] else ""
     is_told = row["message"] and (row["ratio"] is None or row["kind"] == "blind")
-    message = f": {row['message']}" if is_told else ""
+    message = f": {headline(row['message'])}" if is_told else ""
     kind = row["kind"] if row["kind"] != "fixed" or row["ratio"] is None else "slower"
     # How something failed, as pages name it.
     kind = row["status"] if kind in ("failed", "fixed") else kind
