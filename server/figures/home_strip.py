@@ -23,7 +23,7 @@ def verdict_strip(verdicts: Sequence[HomeVerdict], now: datetime) -> str:
     scale = (WIDTH - 2 * EDGE) / timedelta(days=STRIP_DAYS).total_seconds()
     words, marks, room = [], [], WIDTH + APART
     places = [WIDTH - EDGE - max((now - row.at).total_seconds(), 0.0) * scale for row in verdicts]
-    for number in sorted(range(len(places)), key=lambda number: places[number], reverse=True):
+    for number in sorted(range(len(places)), key=lambda number: (places[number], number), reverse=True):
         places[number] = room = max(min(places[number], room - APART), EDGE)
     for row, x in zip(verdicts, places, strict=True):
         statement = state_change(row.regression_id, row.direction, row.phase, row.ratio, row.signal)

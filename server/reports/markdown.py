@@ -23,8 +23,7 @@ _ICONS = {"success": "✅", "failure": "❌", "error": "⚠️", "pending": "⏳
 def markdown(report: Report, limit: int = LIMIT) -> str:
     """Headline, table of findings and their reproduce commands; at most `limit` characters."""
     text = _head(report)
-    # A report on a range has rows of several commits.
-    has_commits = len({row.head_sha for row in report.rows}) > 1
+    has_commits = report.has_older_commits
     if report.rows:
         names = ("finding", "operator", "variant", "case", *(("commit",) * has_commits), *_LAST_COLUMNS)
         text += f"\n| {' | '.join(names)} |\n{'|---' * len(names)}|\n"

@@ -140,6 +140,11 @@ class Report:
     sensitivity: ReportSensitivity = field(default_factory=ReportSensitivity)
     device_names: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def has_older_commits(self) -> bool:
+        """Whether it has findings of commits that are not its newest one, as that of a range may have."""
+        return any(row.head_sha != self.head_sha for row in self.rows)
+
 
 def exit_code(counts: dict[ReportRowKind, int]) -> int:
     """0 success, 1 wrong or slower, 2 could not run or tell. Suspected, inconclusive, skipped or mismatched rows do not

@@ -190,4 +190,4 @@ def test_changes_of_one_day_stand_side_by_side() -> None:
     now = datetime(2026, 3, 1, tzinfo=UTC)
     rows = [HomeVerdict(number, "square", "slower", "culprit", 1.4, now) for number in range(3)]
     places = [float(x) for x in re.findall(r'transform="translate\(([\d.]+) ', verdict_strip(rows, now))]
-    assert places == [218.0, 208.0, 198.0]
+    assert places == [198.0, 208.0, 218.0]

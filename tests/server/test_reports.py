@@ -319,11 +319,17 @@ def test_a_build_failure_is_one_finding_on_all_its_cases() -> None:
 
 
 def test_of_a_traceback_the_last_line_is_shown() -> None:
-    message = (
-        "Traceback (most recent call last):\n" + "  File x, line 1\n" * 100 + "ModuleNotFoundError: No module named 'y'"
-    )
+    last = "ModuleNotFoundError: No module named 'y'"
+    message = "Traceback (most recent call last):\n" + "  File x, line 1\n" * 100 + last
     failed = replace(row("failed"), status="build_failed", message=message)
     assert reason(failed) == last
     with redirect_stdout(StringIO()) as printed:
         show_findings(json.loads(json.dumps(asdict(report(failed)), default=str)))
     assert printed.getvalue().splitlines()[0].endswith(f"bbbbbbbb: {last}")
+
+
+def test_a_finding_of_an_older_commit_names_it() -> None:
+    assert "| commit |" not in markdown(report(row("wrong")))
+    older = markdown(report(replace(row("fixed"), head_sha="c" * 40, status="wrong", ratio=None)))
+    assert "| commit |" in older
+    assert "`cccccccc`" in older
