@@ -32,6 +32,7 @@ LEAVES = {
     "warpwatch.logs",
     "warpwatch.patches",
     "warpwatch.project",
+    "warpwatch.reached_code",
     "warpwatch.settings",
     "warpwatch.sources",
     "warpwatch.telemetry",

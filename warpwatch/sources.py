@@ -18,7 +18,8 @@ from warpwatch import git
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.definitions import mirror_of
 from warpwatch.project import FILE_NAME, MeasuredCode, Program, Project, ProjectError, parse_project
-from warpwatch.variant_code import changed_definition, variant_digests
+from warpwatch.reached_code import CodeFile, read_code, variant_digests
+from warpwatch.variant_code import changed_definition
 
 _ALWAYS_NAMED = {"torch", "triton"}
 """Packages whose version is part of every environment; torch brings its own triton."""
@@ -49,12 +50,11 @@ _C_TOKENS = re.compile(
 class _PythonFile:
     """imports: names of all modules that it may import, relative ones with one dot in front; "." for a file that cannot
     be parsed. content: a hash of its code without comments, docstrings and the words of its variants; its id where its
-    text may be part of what it does. variants: a hash by variant of what each can reach; None where that is unknown.
-    uses: operators whose libraries it names. reads_headers: whether it may read headers of all operators as text."""
+    text may be part of what it does. uses: operators whose libraries it names. reads_headers: whether it may read
+    headers of all operators as text."""
 
     imports: frozenset[str]
     content: str
-    variants: dict[str, str] | None = None
     uses: frozenset[str] = frozenset()
     reads_headers: bool = True
 
@@ -107,6 +107,7 @@ class Sources:
         self._files: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self._trees: dict[tuple[str, str], str | None] = {}
         self._python_files: dict[str, _PythonFile] = {}
+        self._code_files: dict[str, CodeFile | None] = {}
         self._fingerprints: dict[tuple[str, str], tuple[str, str] | None] = {}
 
     def of(self, sha: str, operator: str) -> str | None:
@@ -121,23 +122,38 @@ class Sources:
             self._fingerprints[sha, operator] = self._fingerprint(sha, operator, self._layout(sha))
         return self._fingerprints[sha, operator]
 
+    def variants(self, sha: str, operator: str) -> dict[str, str | None]:
+        """A hash by variant of the Python code that its call can reach, with warpwatch.toml; None for one of which that
+        cannot be told, and no variant where it cannot be told of any."""
+        layout = self._layout(sha)
+        is_program = layout.project.program(operator) is not None
+        used = self._used(operator, layout) if f"{operator}.py" in layout.files and not is_program else None
+        if used is None:
+            return {}
+        code = {f"{layout.package}.{name}": self._code(layout.files[f"{name}.py"], self._mirror) for name in used}
+        if "__init__.py" in layout.files:
+            code[f"{layout.package}.__init__"] = self._code(layout.files["__init__.py"], self._mirror)
+        others: list[tuple[str, str]] = []
+        measured = layout.project.measured
+        folder = measured.path.strip("/") if measured is not None else ""
+        for path, blob in self._matching(sha, measured.sources_of(operator)) if measured is not None else ():
+            if not path.endswith(".py"):
+                others.append((path, self._content(path, blob)))
+                continue
+            name = path.removeprefix(f"{folder}/").removesuffix(".py").replace("/", ".")
+            code[name] = self._code(blob, self._measured_mirror)
+        definitions = [f"{name} {layout.natives[name]}" for name in self._natives(used, layout)]
+        rest = _digest((layout.description, others, definitions if self.definitions is not None else ()))
+        digests = variant_digests(code, f"{layout.package}.{operator}")
+        return {name: None if digest is None else _digest((rest, digest))[:16] for name, digest in digests.items()}
+
     def changed_variants(self, base_sha: str, head_sha: str, operator: str) -> frozenset[str] | None:
-        """Variants whose Python code differs between two commits; None where it may be any of them."""
-        before, after = (self._layout(sha) for sha in (base_sha, head_sha))
-        file = f"{operator}.py"
-        is_plain = before.description == after.description and before.project.measured is None
-        if not is_plain or before.project.program(operator) is not None or not {file} <= before.files.keys():
+        """Variants whose Python code may differ between two commits; None where it may be any of them."""
+        before, after = (self.variants(sha, operator) for sha in (base_sha, head_sha))
+        if not before or not after:
             return None
-        used = [self._used(operator, layout) if file in layout.files else None for layout in (before, after)]
-        if used[0] is None or used[0] != used[1]:
-            return None
-        others = [f"{name}.py" for name in used[0] if name != operator]
-        if any(self._read(before.files[name]).content != self._read(after.files[name]).content for name in others):
-            return None
-        old, new = (self._read(layout.files[file]).variants for layout in (before, after))
-        if old is None or new is None:
-            return None
-        return frozenset(name for name in {*old, *new} if old.get(name) != new.get(name))
+        same = {name for name, digest in before.items() if digest is not None and after.get(name) == digest}
+        return frozenset({*before, *after} - same)
 
     def is_program(self, sha: str, operator: str) -> bool:
         """Whether the operator is a benchmark program at the commit."""
@@ -232,7 +248,7 @@ class Sources:
         globs = measured.sources_of(operator) if measured is not None else ()
         if self.definitions is not None and not self._matching(sha, globs[:1]):
             return None
-        files = self._matching(sha, globs)
+        files = [(path, self._content(path, blob)) for path, blob in self._matching(sha, globs)]
         if self.definitions is not None:
             return _digest((self._defined(sha, operator, layout), files)), ""
         used = self._used(operator, layout)
@@ -263,7 +279,7 @@ class Sources:
         return _digest(((layout.description, files), native))
 
     def _matching(self, sha: str, globs: Sequence[str]) -> list[tuple[str, str]]:
-        """Path and content of the files of a commit that match one of the globs, by path."""
+        """Path and id of the files of a commit that match one of the globs, by path."""
         files: set[tuple[str, str]] = set()
         for glob in globs:
             prefix = literal_prefix(glob)
@@ -274,11 +290,8 @@ class Sources:
                 continue
             # Most commits leave a folder as it was, so what matches in it is read once.
             if (tree, glob) not in self._files:
-                self._files[tree, glob] = [
-                    (path, self._content(self._measured_mirror, path, blob))
-                    for path, blob in git.files_below(self._measured_mirror, tree, prefix)
-                    if matches(path, [glob])
-                ]
+                files_below = git.files_below(self._measured_mirror, tree, prefix)
+                self._files[tree, glob] = [(path, blob) for path, blob in files_below if matches(path, [glob])]
             files.update(self._files[tree, glob])
         return sorted(files)
 
@@ -327,8 +340,9 @@ class Sources:
         others = {file.removesuffix(".py") for file in layout.files} - used - libraries
         return sorted(name for name in layout.natives if name not in others)
 
-    def _content(self, mirror: Path, path: str, blob: str) -> str:
-        """What a file counts as: a hash of its code, where comments in it can be told from code; else its id."""
+    def _content(self, path: str, blob: str) -> str:
+        """What a measured file counts as: a hash of its code, where comments can be told from code; else its id."""
+        mirror = self._measured_mirror
         return self._read(blob, mirror).content if path.endswith(".py") else _native_content(mirror, path, blob)
 
     def _layout(self, sha: str) -> _Layout:
@@ -360,11 +374,18 @@ class Sources:
             else:
                 imports = frozenset(name for node in ast.walk(tree) for name in imported_modules(node))
                 content = _content(tree)
-                variants = variant_digests(tree) if content is not None else None
                 uses = frozenset(name for node in ast.walk(tree) for name in _used_libraries(node))
                 reads = content is None or any(_names_headers(node) for node in ast.walk(tree))
-                self._python_files[blob] = _PythonFile(imports, content or blob, variants, uses, reads)
+                self._python_files[blob] = _PythonFile(imports, content or blob, uses, reads)
         return self._python_files[blob]
+
+    def _code(self, blob: str, mirror: Path) -> CodeFile | None:
+        """What variants can reach in a file; None where its text may be part of what it does, or cannot be parsed."""
+        if blob not in self._code_files:
+            is_code = self._read(blob, mirror).content != blob
+            tree = parse_python(git.git("cat-file", "blob", blob, cwd=mirror)) if is_code else ast.Module([], [])
+            self._code_files[blob] = read_code(tree) if is_code and _content(tree) is not None else None
+        return self._code_files[blob]
 
 
 def parse_python(source: str | bytes) -> ast.Module:

@@ -1,40 +1,12 @@
-"""The code of each variant of an operator's file: the definitions that it can reach, whatever other variants are."""
+"""Tells the code of an operator's variants from its definition, which a patch must leave as it is."""
 
 from __future__ import annotations
 
 import ast
-import hashlib
-from collections.abc import Iterable
 
-_DYNAMIC = {"*", "__import__", "eval", "exec", "getattr", "globals", "importlib", "locals", "modules", "setattr"}
-_DYNAMIC |= {"vars", "variants", "Variant"}
-"""Names in a file that may reach a definition, or make a variant, under a name that is not written."""
 _WRAPPERS = ("triton", "functools")
 """Modules whose decorators wrap a function and call nothing of the file."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def variant_digests(tree: ast.Module) -> dict[str, str] | None:
-    """A hash by variant, which changes with all that the variant can reach in its file; None where that cannot be told.
-
-    Counted with a variant are its function with its decorator, the functions, classes and constants of the file that
-    these name, and theirs. Everything that does more than define a name when the file is imported, or that changes one
-    later, counts with every variant: imports, calls, loops, other decorated functions, and functions with `global`.
-    """
-    if any(_written(node) in _DYNAMIC for node in ast.walk(tree)):
-        return None
-    functions = [(name, number) for number, node in enumerate(tree.body) if (name := _variant_name(node)) is not None]
-    definitions: dict[str, list[int]] = {}
-    always: list[int] = []
-    for number, node in enumerate(tree.body):
-        if (number not in {other for _, other in functions}) and _has_effects(node):
-            always.append(number)
-        for name in _stored(node):
-            definitions.setdefault(name, []).append(number)
-    uses = sum(_written(node) == "variant" for node in ast.walk(tree))
-    if not functions or not len(dict(functions)) == len(functions) == uses:
-        return None
-    return {name: _digest(tree.body, _reached(tree.body, definitions, [*always, number])) for name, number in functions}
 
 
 def changed_definition(before: ast.Module, after: ast.Module) -> str | None:
@@ -112,64 +84,9 @@ def _used_by_definition(tree: ast.Module) -> set[str]:
     return used
 
 
-def _reached(body: list[ast.stmt], definitions: dict[str, list[int]], first: Iterable[int]) -> set[int]:
-    """Numbers of the statements that these can reach by the names in them."""
-    reached, pending = set[int](), list(first)
-    while pending:
-        number = pending.pop()
-        if number not in reached:
-            reached.add(number)
-            names = {inner.id for inner in ast.walk(body[number]) if isinstance(inner, ast.Name)}
-            pending += [other for name in names for other in definitions.get(name, ())]
-    return reached
-
-
-def _variant_name(node: ast.stmt) -> str | None:
-    """The name of the variant that a function is registered as; None for every other statement."""
-    if not isinstance(node, _Function) or len(node.decorator_list) != 1 or _calls(node.args) or _sets_globals(node):
-        return None
-    call = node.decorator_list[0]
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "variant":
-        return None
-    name = call.args[0] if call.args else None
-    return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
-
-
-def _has_effects(node: ast.stmt) -> bool:
-    """Whether a statement may do more than define names without a call."""
-    if isinstance(node, _Function):
-        return bool(node.decorator_list) or _calls(node.args) or _sets_globals(node)
-    if isinstance(node, ast.ClassDef):
-        others = [part for part in node.body if not isinstance(part, _Function)]
-        return bool(node.decorator_list or node.keywords) or any(map(_calls, others)) or _sets_globals(node)
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return not targets or not all(isinstance(target, ast.Name) for target in targets) or _calls(node)
-
-
 def _calls(node: ast.AST) -> bool:
     return any(isinstance(inner, ast.Call | ast.NamedExpr) for inner in ast.walk(node))
 
 
 def _sets_globals(node: ast.AST) -> bool:
     return any(isinstance(inner, ast.Global) for inner in ast.walk(node))
-
-
-def _stored(node: ast.stmt) -> set[str]:
-    """The names that a statement gives a value anywhere in it."""
-    stored = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)}
-    stored |= {inner.name for inner in ast.walk(node) if isinstance(inner, _Function | ast.ClassDef)}
-    imports = (inner.names for inner in ast.walk(node) if isinstance(inner, ast.Import | ast.ImportFrom))
-    return stored | {(alias.asname or alias.name).split(".")[0] for names in imports for alias in names}
-
-
-def _written(node: ast.AST) -> str | None:
-    """The name that a variable, an attribute or an import stands for."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.name.split(".")[0] if isinstance(node, ast.alias) else None
-
-
-def _digest(body: list[ast.stmt], numbers: set[int]) -> str:
-    return hashlib.sha256("\n".join(ast.dump(body[number]) for number in sorted(numbers)).encode()).hexdigest()
