@@ -224,6 +224,8 @@ class JobSourcesRecord(Base):
     environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
     sources: Mapped[str | None]
     """Fingerprint of the operator's sources; None where git could not read them."""
+    variants: Mapped[dict[str, Any] | None]
+    """By variant, a hash of the Python code that its call can reach; without those of which it cannot be told."""
     shifts: Mapped[list[Any]] = mapped_column(server_default="[]")
     """By how much log time lay off the level of each series, where the sources are those of the commit before."""
     card_id: Mapped[int | None] = mapped_column(ForeignKey("cards.id", ondelete="SET NULL"), index=True)

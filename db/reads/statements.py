@@ -16,6 +16,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.measurement import DEVICE_TIMES
+from warpwatch.db.job_sources import VariantSources
 from warpwatch.db.reads.launched import LaunchedKey, read_digests
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import SIGNAL, fetch
@@ -157,7 +158,7 @@ LEFT JOIN LATERAL (
 ) AS before ON true
 """
 _SOURCES = """
-SELECT DISTINCT ON (operator_id, commit_id) operator_id, commit_id, sources FROM job_sources
+SELECT DISTINCT ON (operator_id, commit_id) operator_id, commit_id, sources, variants FROM job_sources
 WHERE operator_id = ANY(:operators) AND commit_id = ANY(:commits) AND sources IS NOT NULL
 ORDER BY operator_id, commit_id, job_id DESC
 """
@@ -338,7 +339,7 @@ class _Code:
         self._commits = sorted({reading.commit_id for pair in pairs for reading in pair if reading is not None})
         self._operators = sorted({row.operator_id for row in series})
         self._values = {"operators": self._operators, "commits": self._commits}
-        self._sources = {(row[0], row[1]): row[2] for row in session.execute(text(_SOURCES), self._values)}
+        self._sources = {(row[0], row[1]): (row[2], row[3]) for row in session.execute(text(_SOURCES), self._values)}
 
     # What follows is read only where sources do not decide.
     @cached_property
@@ -373,14 +374,14 @@ class _Code:
         return True if base is not None and base == head else same
 
     def _has_same_sources(self, series: _Series, at: PointReading, before: PointReading) -> bool | None:
-        """A fingerprint has a part for Python and one for native sources, which variants without native code do not
-        have."""
-        base, head = (self._sources.get((series.operator_id, reading.commit_id)) for reading in (before, at))
-        if base is None or head is None:
+        """The Python code that its call can reach decides, and then native sources, which some variants do not have."""
+        rows = [self._sources.get((series.operator_id, reading.commit_id)) for reading in (before, at)]
+        found = [VariantSources(row[0], (row[1] or {}).get(series.variant)) for row in rows if row is not None]
+        if len(found) < len(rows):
             return None
-        if base == head:
+        if found[0].is_same(found[1]):
             return True
-        if base.split("-")[0] != head.split("-")[0]:
+        if not found[0].has_same_python(found[1]):
             return False
         if (series.operator, series.variant) in self._portable:
             return True

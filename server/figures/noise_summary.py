@@ -24,7 +24,7 @@ from warpwatch.server.verdicts.thresholds import kind_of_time, thresholds_of
 class LevelShift:
     """A shift of level in the range between two measured commits; ratio is head over base level.
 
-    is_code_changed: whether the operator's sources differ at both ends; null where that is not known. Where they do
+    is_code_changed: whether the variant's sources differ at both ends; null where that is not known. Where they do
     not, noise or the machine shifted the level.
     """
 
@@ -72,7 +72,7 @@ def read_learned(session: Session, series_id: int, line: HistoryLine) -> list[No
 
     def with_code(step: LevelShift) -> LevelShift:
         before, behind = (sources.get(ids[sha]) for sha in (step.base_sha, step.head_sha))
-        return replace(step, is_code_changed=None if before is None or behind is None else before != behind)
+        return replace(step, is_code_changed=None if before is None or behind is None else not before.is_same(behind))
 
     return [replace(summary, steps=[with_code(step) for step in summary.steps]) for summary in summaries]
 

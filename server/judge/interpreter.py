@@ -146,7 +146,7 @@ class JobFacts:
 
     trial_id: of the trial that the job answers. point: the reading of the job itself. oldest: ordinal of the oldest
     commit that the verdict looks at. known: the regressions of the operator and device from there on. imported: rounds
-    of a comparison that was made elsewhere. common: see list_common_shifts. sources: by commit, see list_sources.
+    of a comparison that was made elsewhere. common: see list_common_shifts. sources: by commit.
     releases: what the series read at releases. drifts: of unchanged series of others on the card. awaited: ordinals of
     commits that the submission has yet to measure: no change is suspected across them.
     """
@@ -217,6 +217,7 @@ def read_job(session: Session, job: EndedJob) -> JobFacts:
         releases = list_release_readings(session, job.id)
         point = next((row for row in readings if row.commit_id == job.commit_id), None)
         commits = {row.commit_id for row in readings}
+        sources = list_sources(session, readings[0].series_id, commits) if readings else {}
         oldest = min([row.ordinal for row in readings] + [row.ordinal for row in releases], default=0)
         return JobFacts(
             job,
@@ -226,7 +227,7 @@ def read_job(session: Session, job: EndedJob) -> JobFacts:
             oldest=oldest,
             known=judging.list_known(session, job.operator_id, job.device_id, oldest),
             common=list_common_shifts(session, job.operator_id, point.environment_id if point else 0, commits),
-            sources=list_sources(session, readings[0].series_id, commits) if readings else {},
+            sources={commit: row.sources for commit, row in sources.items()},
             releases=releases,
             drifts=[] if origin.card_id is None else list_other_drifts(session, origin.card_id, job.operator_id),
             awaited=judging.list_awaited(session, job.id),
@@ -352,7 +353,7 @@ def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: O
     windows = _with_references(windows, facts, line)
     common = facts.common.get((job.commit_id, origin.card_id), 0.0)
     timed = [window for window in windows if window.time_kind != Signal.LAUNCH]
-    sources, shifts = _read_shifts(mirror, origin.operator, point.sha, timed, common)
+    sources, variants, shifts = _read_shifts(mirror, origin.operator, point.sha, timed, common)
     drifts = _find_drifts(facts, point, sources)
     candidates = find_candidates(windows, known, is_complete=not facts.awaited)
     candidates = [item for item in candidates if not facts.is_awaited(item.base_ordinal, item.head_ordinal)]
@@ -377,6 +378,7 @@ def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: O
             environment_id=point.environment_id,
             card_id=origin.card_id,
             sources=sources,
+            variants=variants,
             shifts=shifts,
             drifts=[item.log_ratio for item in drifts],
             drifts_since=max((item.since for item in drifts), default=None),
@@ -476,17 +478,20 @@ def _same_work(launched: Mapping[LaunchedKey, str], pair: CommitPair) -> frozens
 
 def _read_shifts(
     mirror: Mirror, operator: str, sha: str, windows: Sequence[SeriesWindow], common: float
-) -> tuple[str | None, list[float]]:
-    """The fingerprint of an operator's sources at a new point, and by how much log time each series lay off its level
-    there, where the sources are those of the commit before. common: what was taken off the times already."""
+) -> tuple[str | None, dict[str, str], list[float]]:
+    """The fingerprint of an operator's sources at a new point, hashes of the code of its variants, and by how much log
+    time each series lay off its level there, where the sources are those of the commit before. common: what was taken
+    off the times already."""
     try:
         sources = mirror.sources.of(sha, operator)
+        variants = mirror.sources.variants(sha, operator)
         before = [window.before() for window in windows]
         is_same = [level is not None and mirror.same_sources(operator, level.sha, sha) for level in before]
     except git.GitError:
-        return None, []
+        return None, {}, []
     shifts = [window.shift() for window, same in zip(windows, is_same, strict=True) if same]
-    return sources, [shift + common for shift in shifts if shift is not None]
+    known = {name: digest for name, digest in variants.items() if digest is not None}
+    return sources, known, [shift + common for shift in shifts if shift is not None]
 
 
 def _compare_sources(mirror: Mirror, operator: str, pair: CommitPair) -> tuple[CodeDifference, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import log
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from tests.builders import Lab
+from tests.builders import Lab, write_commits
 from tests.server.simulated import V1, V2, Machine, Truth, write_history
 from tests.server.test_results import series_id
 from warpwatch import git
 from warpwatch.db import registry
 from warpwatch.db.database import Database
-from warpwatch.db.job_sources import LEAST_SHIFTS, save_job_sources
+from warpwatch.db.job_sources import LEAST_SHIFTS, VariantSources, save_job_sources
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 
@@ -64,6 +65,38 @@ def test_shifts_at_the_same_code_are_told_from_others(machine: Machine) -> None:
     page = machine.client.get(f"/history/{series_id(machine.client, variant='v1')}", headers={"Accept": "text/html"})
     assert '"name":"shift, same code"' in page.text
     assert "level shift, slower" not in page.text
+
+
+def test_a_variant_that_a_commit_left_alone_is_neither_suspected_nor_compared(
+    client: TestClient, settings: Settings, database: Database, tmp_path: Path
+) -> None:
+    code = (
+        "operator = Operator('square')\n\n@operator.variant('v1')\ndef v1(a):\n    return a * a\n\n"
+        "@operator.variant('v2')\ndef v2(a):\n    return {} * a * a\n"
+    )
+    source = tmp_path / "history" / "kernels"
+    shas = write_commits(source, [(f"Scale by {n}", {"kernels/square.py": code.format(n)}) for n in range(4)])
+    git.update_mirror(str(source), settings.home)
+    truth = Truth(times={V1: {3: 1.5}, V2: {3: 1.5}})
+    lab = Lab(database, source, shas, tmp_path)
+    machine = Machine(client, lab, Judge(settings, database), truth, cells=(V1, V2), between=0.001)
+    for number in range(4):
+        machine.bench(number)
+    specs = [client.get(f"/api/v1/jobs/{job['id']}").json()["spec"] for job in machine.waiting()]
+    assert {variant for spec in specs for variant, _ in spec["pairs"]} == {"v2"}
+    page = client.get(f"/commits/{shas[3]}", headers={"Accept": "text/html"}).text
+    same, suspected = (series_id(client, variant=name) for name in ("v1", "v2"))
+    assert re.findall(r'data-statement="same_code" data-series="(\d+)"', page) == [str(same)]
+    assert f'data-series="{suspected}"' in page
+
+
+@pytest.mark.parametrize(
+    ("sources", "digest", "same"),
+    [("a-b", None, True), ("a-b", "c", True), ("x-b", "c", True), ("x-y", "c", False), ("x-b", None, False)],
+)
+def test_a_digest_of_its_own_code_makes_a_variant_the_same(sources: str, digest: str | None, same: bool) -> None:
+    assert VariantSources("a-b", "c").is_same(VariantSources(sources, digest)) is same
+    assert not VariantSources("a-b", None).is_same(VariantSources("x-b", None))
 
 
 def test_a_series_without_judged_benches_says_so(machine: Machine) -> None:

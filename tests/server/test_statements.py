@@ -135,17 +135,24 @@ def read(lab: Lab, database: Database) -> Any:
     return statement
 
 
-def write_sources(database: Database, lab: Lab, sources: dict[int, str]) -> None:
-    """What the judge writes of the sources of an operator at commits, by their number."""
+def write_sources(database: Database, lab: Lab, sources: dict[int, str], digests: dict[int, str] | None = None) -> None:
+    """What the judge writes of the sources of an operator at commits, and of the code of CELL's variant, by number."""
     with database.session() as session:
         for number, fingerprint in sources.items():
             session.execute(
                 text(
-                    "INSERT INTO job_sources (job_id, operator_id, commit_id, environment_id, sources) "
-                    "SELECT jobs.id, operator_id, commit_id, environments.id, :sources FROM jobs, environments "
+                    "INSERT INTO job_sources (job_id, operator_id, commit_id, environment_id, sources, variants) "
+                    "SELECT jobs.id, operator_id, commit_id, environments.id, :sources, "
+                    "jsonb_strip_nulls(jsonb_build_object(CAST(:variant AS text), CAST(:digest AS text))) "
+                    "FROM jobs, environments "
                     "WHERE commit_id = :commit_id AND kind = 'bench' LIMIT 1"
                 ),
-                {"sources": fingerprint, "commit_id": lab.commits[lab.shas[number]]},
+                {
+                    "sources": fingerprint,
+                    "commit_id": lab.commits[lab.shas[number]],
+                    "variant": CELL[0],
+                    "digest": (digests or {}).get(number),
+                },
             )
 
 
@@ -179,6 +186,17 @@ def test_a_variant_without_native_code_is_the_same_where_only_native_sources_dif
         StatementKind.SAME_CODE,
         StatementKind.NOT_TOLD_APART,
     ]
+
+
+def test_a_variant_is_the_same_where_its_own_code_is(lab: Lab, read: Any, database: Database) -> None:
+    for number in range(6):
+        lab.bench(number, {CELL: 1e5 * 1.01**number})
+    sources = {number: f"python{number}-native" for number in range(6)} | {5: "python5-other"}
+    # Of 3 and 4 nothing is known, and that is never the same.
+    write_sources(database, lab, sources, {0: "a", 1: "a", 2: "b", 5: "b"})
+    same, unsure = StatementKind.SAME_CODE, StatementKind.NOT_TOLD_APART
+    assert [read(number).kind for number in range(1, 6)] == [same, unsure, unsure, unsure, unsure]
+    assert [read(5, against=number).kind for number in (1, 2)] == [unsure, same], "no variant is native here"
 
 
 def test_a_check_that_was_repeated_and_passed_is_no_failure(lab: Lab, read: Any) -> None:
