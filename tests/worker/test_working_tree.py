@@ -115,17 +115,19 @@ def test_uncommitted_code_is_checked_and_compared(home: Path, tmp_path: Path) ->
     assert attempt(repository, home, "probe", "--base", "nowhere").exit_code == 2
 
 
-def test_a_change_of_native_code_alone_leaves_the_other_variants_out(home: Path, tmp_path: Path) -> None:
+def test_variants_whose_code_is_the_same_are_left_out(home: Path, tmp_path: Path) -> None:
     repository = Repository(tmp_path / "native")
     native = "csrc/probe/probe.cpp"
     files = {"warpwatch.toml": probes.TOML, "kernels/probe.py": probes.NATIVE_OPERATOR}
     repository.commit("first", files | {native: "int one;\n"})
     (repository.path / native).write_text("this does not compile\n")
+    path = repository.path / "kernels/probe.py"
+    path.write_text(path.read_text().replace("return x * 2 + 1", "return x * 2 + 2"))
     failed = attempt(repository, home, "--case", "n=100,f32,fwd")
     assert failed.exit_code == 1, failed.output
     rows = [line.split()[1] for line in failed.output.splitlines() if line.startswith("n=100")]
-    assert rows == ["native"]
-    left_out = [line for line in failed.output.splitlines() if "ok, wrong, raise, segfault, loop" in line]
+    assert sorted(rows) == ["native", "wrong"]
+    left_out = [line for line in failed.output.splitlines() if "ok, raise, segfault, loop" in line]
     assert len(left_out) == 1
     named = attempt(repository, home, "--case", "n=100,f32,fwd", "--variants", "ok")
     assert [line.split()[1] for line in named.output.splitlines() if line.startswith("n=100")] == ["ok"]

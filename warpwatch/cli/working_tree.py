@@ -337,19 +337,19 @@ class _Attempt:
         return named or [case.key for case in choose_cases(entry, self._request.spec, JobKind.BENCH)]
 
     def _variants(self, head: Checkout) -> tuple[list[str] | None, list[str]]:
-        """The variants to measure, None for all, and those whose code is the same at both, which show noise alone.
-
-        Where only native sources differ, a variant without native code is the same.
-        """
+        """The variants to measure, None for all, and those whose code is the same at both, which show noise alone: by
+        the Python code that they reach, and by native sources where they have any."""
         sides = self._sides
         sources = Sources(git.mirror_path(sides.url, self._tools.host.home), sides.version)
-        base, changed = (sources.parts(sha, self._operator) for sha in (sides.base_sha, sides.head_sha))
-        variants = self._entry(head).variants
-        native = [item.name for item in variants if item.native]
-        is_native_change = base is not None and changed is not None and base[0] == changed[0] and base[1] != changed[1]
-        if self._request.spec.variants is not None or not is_native_change or not native:
+        shas = sides.base_sha, sides.head_sha
+        base, changed = (sources.parts(sha, self._operator) for sha in shas)
+        if self._request.spec.variants is not None or base is None or changed is None:
             return self._request.spec.variants, []
-        return native, [item.name for item in variants if not item.native]
+        differing = sources.changed_variants(*shas, self._operator) if base[0] != changed[0] else frozenset[str]()
+        variants = self._entry(head).variants
+        native = {item.name for item in variants if item.native and base[1] != changed[1]}
+        names = [item.name for item in variants if differing is None or item.name in differing | native]
+        return (names, [item.name for item in variants if item.name not in names]) if names else (None, [])
 
     def _entry(self, checkout: Checkout) -> OperatorEntry:
         from warpwatch.worker.plan import expect_entry
