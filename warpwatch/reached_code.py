@@ -253,7 +253,7 @@ def _registering(node: ast.FunctionDef | ast.AsyncFunctionDef) -> _Calls:
     """What a call of this function runs, if it registers the variant that its first argument names and does no more."""
     others = [part for part in node.body if not isinstance(part, ast.Expr) or not isinstance(part.value, ast.Call)]
     calls = [part.value for part in node.body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call)]
-    if len(calls) != 1 or not _is_variant(calls[0].func) or node.decorator_list or _shares(node):
+    if len(calls) != 1 or not _is_variant(calls[0].func) or node.decorator_list:
         return None
     make = calls[0].func
     assert isinstance(make, ast.Call)
@@ -384,8 +384,7 @@ def _stored(node: ast.AST) -> set[str]:
         return {(node.asname or node.name).split(".")[0]}
     if isinstance(node, ast.Name):
         return {node.id} if isinstance(node.ctx, ast.Store) else set()
-    names = {node.name} if isinstance(node, ast.ExceptHandler) and node.name else set[str]()
-    return names.union(*map(_stored, ast.iter_child_nodes(node)))
+    return set[str]().union(*map(_stored, ast.iter_child_nodes(node)))
 
 
 def _written(node: ast.AST) -> str | None:
