@@ -225,6 +225,7 @@ def test_a_change_of_the_operators_file_reaches_these_variants(old: str, new: st
         (LAUNCH, "return a.tile(size)", "return a.tile(size, 1)", {"v5"}),
         (LAUNCH, "return SIZE", "return 2 * SIZE", set()),
         (LAUNCH, "import functools\n", "import functools\nimport os\n", set()),
+        (LAUNCH, "import functools\n", "import functools\nfrom warpwatch.operator import Case\n", set()),
         (LAUNCH, "import functools\n", "import functools\nimport numpy\n", ALL),
         (LAUNCH, "return SIZE", "return SIZE\n\ntorch.set_num_threads(SIZE)", ALL),
         (LAUNCH, "return SIZE", "return SIZE\n\ntry:\n    import triton\nexcept ImportError:\n    pass", ALL),

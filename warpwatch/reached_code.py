@@ -67,16 +67,15 @@ class _Statement:
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """definitions: by name, the numbers of the statements that give it a value. variants: those that it registers; None
-    where that cannot be told, or where it may change names that it does not write."""
+    """definitions: by name, the numbers of the statements that give it a value."""
 
     statements: tuple[_Statement, ...]
     definitions: Mapping[str, tuple[int, ...]]
-    variants: frozenset[str] | None
 
 
-def read_code(tree: ast.Module) -> CodeFile:
-    """Reads a file, whose tree has lost the words that are for readers alone."""
+def read_code(tree: ast.Module) -> CodeFile | None:
+    """Reads a file, whose tree has lost the words that are for readers alone; None where it may change names that it
+    does not write, or register variants that cannot be told."""
     body = [part for node in tree.body for part in _split(node)]
     futures = [ast.dump(node) for node in body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
     helpers = {node.name: calls for node in body if isinstance(node, _Function) and (calls := _registering(node))}
@@ -90,17 +89,17 @@ def read_code(tree: ast.Module) -> CodeFile:
     uses = sum(written[name] - 1 for name in helpers) + written["variant"] - len(helpers)
     is_told = len({*registered}) == len(registered) == uses and not _CHANGES_NAMES & written.keys()
     is_told = is_told and _registries(tree) <= {name for node in body if _is_operator(node) for name in _stored(node)}
-    return CodeFile(statements, definitions, frozenset(registered) if is_told else None)
+    return CodeFile(statements, definitions) if is_told else None
 
 
 def variant_digests(files: Mapping[str, CodeFile | None], operator: str) -> dict[str, str | None]:
     """A hash by variant of an operator, which changes with all that the variant can reach; None for one of which that
     cannot be told, and no variant at all where it cannot be told of any.
 
-    files: all of the operator, by the names that they are imported by; None for one that may read its own text. An
-    `__init__` counts as a whole, as does any file that is not imported by its name.
+    files: all of the operator, by the names that they are imported by; None for one that cannot be read, or may read
+    its own text. An `__init__` counts as a whole, as does any file that is not imported by its name.
     """
-    known = {name: file for name, file in files.items() if file is not None and file.variants is not None}
+    known = {name: file for name, file in files.items() if file is not None}
     return _Reach(known).digests(operator) if len(known) == len(files) else {}
 
 
@@ -126,9 +125,9 @@ class _Reach:
         return digests
 
     def _is_plain(self, module: str, name: str) -> bool:
-        """Whether an import runs no code that is neither the operator's nor Python's own."""
+        """Whether an import runs no code but the operator's, Python's own and the service's."""
         is_own = module in self._files or f"{module}.{name}" in self._files
-        return is_own or module.partition(".")[0] in sys.stdlib_module_names
+        return is_own or module.partition(".")[0] in {"warpwatch", *sys.stdlib_module_names}
 
     def _loaded(self, operator: str) -> dict[str, None]:
         """The files that are imported by their names, in the order of the imports."""

@@ -133,6 +133,8 @@ class Sources:
         code = {f"{layout.package}.{name}": self._code(layout.files[f"{name}.py"], self._mirror) for name in used}
         if "__init__.py" in layout.files:
             code[f"{layout.package}.__init__"] = self._code(layout.files["__init__.py"], self._mirror)
+        if None in code.values():
+            return {}
         others: list[tuple[str, str]] = []
         measured = layout.project.measured
         folder = measured.path.strip("/") if measured is not None else ""
@@ -380,7 +382,7 @@ class Sources:
         return self._python_files[blob]
 
     def _code(self, blob: str, mirror: Path) -> CodeFile | None:
-        """What variants can reach in a file; None where its text may be part of what it does, or cannot be parsed."""
+        """What variants can reach in a file; None where that cannot be told, or its text may be part of that."""
         if blob not in self._code_files:
             is_code = self._read(blob, mirror).content != blob
             tree = parse_python(git.git("cat-file", "blob", blob, cwd=mirror)) if is_code else ast.Module([], [])
