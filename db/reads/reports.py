@@ -98,7 +98,7 @@ LEFT JOIN commits AS measured ON measured.id = jobs.unchanged_since_commit_id
 WHERE submission_id = :id AND (state IN ('failed', 'cancelled')
      -- Without a base, an operator is unchanged where no commit of the submission changed it.
      OR ({IS_UNCHANGED} AND (jobs.base_commit_id IS NOT NULL OR NOT EXISTS (
-         SELECT FROM jobs AS other WHERE other.submission_id = jobs.submission_id
+         SELECT FROM jobs AS other WHERE other.submission_id = :id
            AND other.operator_id = jobs.operator_id AND other.unchanged_since_commit_id IS NULL))))
 ORDER BY jobs.id LIMIT :limit
 """
