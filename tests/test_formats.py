@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -42,23 +43,61 @@ def entry(*benches: Any, commit: str = SHA, date: int = 1_600_000_000_000) -> di
     return {"commit": {"id": commit}, "date": date, "tool": "googlecpp", "benches": list(benches)}
 
 
+def trace(axis: int, latency: Any = 0.02, status: str = "PASSED", **more: Any) -> dict[str, Any]:
+    environment = {"hardware": "NVIDIA B200", "libs": {"torch": "2.9.1"}}
+    evaluation = {"status": status, "environment": environment, "performance": {"latency_ms": latency}}
+    workload = {"axes": {"batch_size": axis}, "uuid": f"{axis:08}-3b37"}
+    return {"definition": "rmsnorm", "solution": "tuned", "workload": workload, "evaluation": evaluation} | more
+
+
+TABLE = [
+    "#  Rank  0 Group  0 Pid   6899 on node-a device  0 [0000:04:00] NVIDIA H100 80GB HBM3",
+    "#  Rank  1 Group  0 Pid   6733 on node-b device  0 [0000:04:00] NVIDIA H100 80GB HBM3",
+    "#       size         count     type   redop    root    time   algbw   busbw #wrong    time   algbw   busbw #wrong",
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
+    "node-a:6899:6911 [0] NCCL INFO comm 0x55 rank 0 nranks 2 - Init COMPLETE",
+    "           8             2    float     sum      -1   135.8    0.00    0.00      0   123.5    0.00    0.00      0",
+    "[1,0]<stdout>: 16  4     float     sum      -1    123.2    0.00    0.00      0    122.3    0.00    0.00    N/A",
+    "# Avg bus bandwidth    : 70.742",
+]
+
 MADE: dict[str, dict[str, Any]] = {
     "plain": {"warpwatch_results": 1, "benchmarks": [{"name": text, "value": 1, "unit": "us"} for text in "abc"]},
     "asv": asv({f"bench.time_{text}": [[1e-6], [], "1", 1_600_000_000_000, 1.0, [9e-7], [2e-6]] for text in "abc"}),
     "bencher": {text: {"latency": {"value": 88.0, "lower_value": 87.0, "upper_value": 89.0}} for text in "abc"},
     "github-action-benchmark": history(entry(*({"name": text, "value": 9.5, "unit": "ns/iter"} for text in "abc"))),
+    "hf-kernels": {
+        "results": [{"workload": text, "timingResults": {"mean_ms": 0.5, "std_ms": 0.1}} for text in "abc"],
+        "machineInfo": {"gpu": "NVIDIA L4", "backend": "CUDA 12.8", "cpu": "x86_64"},
+    },
+    "flashinfer-bench": {"lines": [trace(1), trace(7), trace(34)]},
+    "nccl-tests": {"lines": TABLE},
 }
 """A file of each format that stands in no file of its own."""
 
 
 def content(name: str) -> bytes:
-    return (FILES / NAMES[name]).read_bytes() if name in NAMES else json.dumps(MADE[name]).encode()
+    return (FILES / NAMES[name]).read_bytes() if name in NAMES else written(name, MADE[name])
+
+
+def written(name: str, values: Any) -> bytes:
+    """A file of the format `name`; its lines are objects or texts where it is no JSON object."""
+    if name not in ("flashinfer-bench", "nccl-tests") or not isinstance(values, dict):
+        return json.dumps(values).encode()
+    lines = values["lines"] if isinstance(values.get("lines"), list) else []
+    write = str if name == "nccl-tests" else json.dumps
+    return "\n".join(map(write, lines)).encode("utf-8", "replace")
+
+
+def values_of(name: str) -> dict[str, Any]:
+    return json.loads(content(name)) if name in NAMES else deepcopy(MADE[name])
 
 
 def rows_of(name: str, values: dict[str, Any]) -> Any:
     """The list or object of a file that holds a benchmark at each place."""
     places = {"nvbench": ("benchmarks", 0, "states"), "asv": ("results",), "bencher": ()}
     places["github-action-benchmark"] = ("entries", "Benchmark", 0, "benches")
+    places |= {"hf-kernels": ("results",), "flashinfer-bench": ("lines",), "nccl-tests": ("lines",)}
     inner: Any = values
     for key in places.get(name, ("benchmarks",)):
         inner = inner[key]
@@ -404,15 +443,15 @@ DAMAGE: list[Any] = [None, "row", {}, 7, float("nan"), [], {"name": None}, {"nam
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=repr)
-@pytest.mark.parametrize("name", [*NAMES, "plain", "github-action-benchmark"])
+@pytest.mark.parametrize("name", [*NAMES, "plain", "github-action-benchmark", "hf-kernels", "flashinfer-bench"])
 def test_a_damaged_row_costs_only_itself(name: str, damage: Any) -> None:
-    values = json.loads(content(name))
+    values = values_of(name)
     rows = rows_of(name, values)
-    (whole,) = read_history(name, json.dumps(values).encode())
+    (whole,) = read_history(name, written(name, values))
     sound = list(rows)
     for place in range(len(sound) + 1):
         rows[:] = [*sound[:place], damage, *sound[place:]]
-        (results,) = read_history(name, json.dumps(values).encode())
+        (results,) = read_history(name, written(name, values))
         names = {item.name: item.status for item in results.benchmarks}
         assert all(names[item.name] is item.status for item in whole.benchmarks)
         assert len(results.list_faults()) == 1 + len(whole.list_faults())
@@ -437,25 +476,28 @@ def damaged(data: st.DataObject, value: Any, holder: Any, key: Any) -> None:
 
 
 def read_damaged(name: str, data: st.DataObject, value: Any) -> None:
-    holder = {"root": json.loads(content(name))}
+    holder = {"root": values_of(name)}
     damaged(data, value, holder, "root")
     with suppress(FormatError):
-        for results in read_history(name, json.dumps(holder["root"]).encode()):
+        for results in read_history(name, written(name, holder["root"])):
             list_findings(results, results.device_kind)
 
 
 def damage_row(name: str, data: st.DataObject, value: Any) -> None:
     """All other rows of the file are read as before, whatever stands in one of them."""
-    values = json.loads(content(name))
+    values = values_of(name)
     before = {item.name: item for results in read_history(name, content(name)) for item in results.benchmarks}
     rows = rows_of(name, values)
     key = data.draw(st.sampled_from(sorted(rows) if isinstance(rows, dict) else range(len(rows))))
     damaged(data, value, rows, key)
-    read = read_history(name, json.dumps(values).encode())
+    # The row of columns is no row of the table.
+    if name == "nccl-tests" and "size" not in str(rows[2]):
+        return
+    read = read_history(name, written(name, values))
     after = {item.name: item for results in read for item in results.benchmarks}
     # Repetitions of one benchmark are rows of their own in Google Benchmark's files.
     lost = [item for item in before if item not in after or after[item] != before[item]]
-    assert len(lost) <= 1
+    assert len(lost) <= (2 if name == "nccl-tests" else 1), "a row of nccl-tests is two benchmarks"
 
 
 @given(st.sampled_from(FORMATS), st.data(), json_values)
@@ -531,6 +573,55 @@ def test_bencher_gives_the_latency_with_its_bounds() -> None:
     assert [(item.name, item.low_ns, item.high_ns) for item in results.benchmarks] == [("a", 88, 88), ("c", 9.5, 12)]
     assert results.left_out == ["2 measures other than latency are no times"]
     assert fault_of("bencher", {"a": 1}) is FormatFault.INVALID
+
+
+def test_kernels_benchmark_gives_means_with_their_interval_and_the_commit() -> None:
+    row = {"workload": "silu", "timingResults": {"mean_ms": 0.5, "std_ms": 0.1, "iterations": 100}, "verified": True}
+    machine = {"gpu": "NVIDIA L4", "backend": "CUDA 12.8", "os": "Linux 6.8.0", "cpu": "x86_64"}
+    values = {"results": [row, {"workload": "gelu"}], "machineInfo": machine, "kernelCommitSha": SHA[:7]}
+    results = read_results("hf-kernels", json.dumps(values).encode())
+    silu, gelu = results.benchmarks
+    assert (silu.median_ns, round(silu.high_ns - silu.low_ns), gelu.status) == (5e5, 39_200, Status.UNREADABLE)
+    assert (results.device_kind, results.device_name, results.commit) == ("cuda", "NVIDIA L4", SHA[:7])
+    assert results.facts == {"backend": "CUDA 12.8", "cpu": "x86_64"}
+    values["machineInfo"] = machine | {"gpu": "N/A"}
+    assert read_results("hf-kernels", json.dumps(values).encode()).device_kind == "cpu"
+
+
+def test_traces_of_flashinfer_bench_give_the_last_latency_of_each_solution_and_workload() -> None:
+    late, unmeasured = trace(7, 0.03), trace(9, evaluation=None)
+    wrong, slow = trace(1, None, "INCORRECT_NUMERICAL"), trace(2, None, "TIMEOUT")
+    lines = [json.dumps(item) for item in (trace(7), wrong, slow, unmeasured, late)]
+    results = read_results("flashinfer-bench", "\n".join([*lines, lines[0][:99]]).encode())
+    read = {item.name: (item.status, item.median_ns, item.sizes) for item in results.benchmarks}
+    assert read == {
+        "rmsnorm/tuned/batch_size=7#00000007": (Status.OK, 30_000, {"batch_size": 7}),
+        "rmsnorm/tuned/batch_size=1#00000001": (Status.WRONG, 0, {"batch_size": 1}),
+        "rmsnorm/tuned/batch_size=2#00000002": (Status.TIMED_OUT, 0, {"batch_size": 2}),
+    }
+    assert {item.device for item in results.benchmarks} == {"NVIDIA B200"}
+    assert results.facts == {"torch": "2.9.1"}
+    assert results.left_out == ["line 6: it is not JSON", "1 workloads have no evaluation"]
+    assert fault_of("flashinfer-bench", b"\n\n") is FormatFault.EMPTY
+    assert fault_of("flashinfer-bench", b"x") is FormatFault.INVALID
+
+
+def test_the_table_of_nccl_tests_gives_both_times_of_each_size() -> None:
+    lines = [*TABLE[:-1], "32  8  float sum -1 1.5 0 0 3 2.5 0 0 0", "64 16 float sum -1 1.5", TABLE[6]]
+    results = read_results("nccl-tests", "\n".join(lines).encode())
+    read = {item.name: (item.status, item.median_ns, len(item.samples_ns)) for item in results.benchmarks}
+    assert read == {
+        "float,sum,size=8/out-of-place": (Status.OK, 135_800, 1),
+        "float,sum,size=8/in-place": (Status.OK, 123_500, 1),
+        "float,sum,size=16/out-of-place": (Status.OK, 123_200, 2),
+        "float,sum,size=16/in-place": (Status.OK, 122_300, 2),
+        "float,sum,size=32/out-of-place": (Status.WRONG, 0, 0),
+        "float,sum,size=32/in-place": (Status.OK, 2_500, 1),
+    }
+    assert (results.device_kind, results.device_name) == ("cuda", "NVIDIA H100 80GB HBM3")
+    assert results.facts == {"ranks": 2, "hosts": 2}
+    assert len(results.left_out) == 2, "a short row, and a table without its end"
+    assert fault_of("nccl-tests", b"no table") is FormatFault.INVALID
 
 
 def test_a_history_of_github_action_benchmark_gives_the_results_of_each_commit() -> None:

@@ -6,7 +6,7 @@ ForeignResults, or in a FormatError that says what is wrong by a FormatFault and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,18 @@ from warpwatch.contract.measurement import METRICS, Measurement
 from warpwatch.contract.messages import BenchReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
-from warpwatch.formats import asv, bencher, github_action, google_benchmark, nvbench, plain, pytest_benchmark
+from warpwatch.formats import (
+    asv,
+    bencher,
+    flashinfer_bench,
+    github_action,
+    google_benchmark,
+    hf_kernels,
+    nccl_tests,
+    nvbench,
+    plain,
+    pytest_benchmark,
+)
 from warpwatch.formats.model import (
     FILE_LIMIT,
     SAMPLE_LIMIT,
@@ -25,11 +36,11 @@ from warpwatch.formats.model import (
     FormatFault,
     expect_usable,
     parse_json,
+    parse_lines,
 )
 from warpwatch.formats.nvbench import EXPORT_TAG
 
 __all__ = [
-    "DEVICE_KINDS",
     "EXPORT_TAG",
     "FILE_LIMIT",
     "FORMATS",
@@ -56,15 +67,18 @@ _READERS: dict[str, Callable[[dict[str, Any], dict[str, bytes]], ForeignResults]
     "pytest-benchmark": pytest_benchmark.read,
     "asv": asv.read,
     "bencher": bencher.read,
+    "hf-kernels": hf_kernels.read,
+    "flashinfer-bench": flashinfer_bench.read,
+    "nccl-tests": nccl_tests.read,
 }
+_OF_LINES = ("flashinfer-bench", "nccl-tests")
+"""Formats that are no JSON object, but lines that each stand for themselves."""
 _HISTORIES: dict[str, Callable[[dict[str, Any]], list[ForeignResults]]] = {
     "github-action-benchmark": github_action.read_history
 }
 FORMATS = (*_READERS, *_HISTORIES)
 PROGRAM_FORMATS = tuple(_READERS)
 """Formats that one run of a program writes; files of the others hold the results of many commits."""
-DEVICE_KINDS: Mapping[str, str] = {name: "cuda" if name == "nvbench" else "cpu" for name in FORMATS}
-"""The kind of device that a format measures, where the file does not say."""
 SIDECARS_LIMIT = 256 * 2**20
 """Bytes of all files of samples of one JSON."""
 Fetch = Callable[[str], bytes | None]
@@ -106,7 +120,7 @@ def read_results(name: str, data: bytes, fetch: Fetch = lambda _: None) -> Forei
         remedy = f"use {', '.join(PROGRAM_FORMATS if name in FORMATS else FORMATS)}"
         fault = "is of many commits" if name in FORMATS else "is unknown"
         raise FormatError(FormatFault.UNKNOWN_FORMAT, f"the format {name!r} {fault}", remedy)
-    values = parse_json(data)
+    values = parse_lines(data) if name in _OF_LINES else parse_json(data)
     sidecars: dict[str, bytes] = {}
     for path in nvbench.sidecar_names(values) if name == "nvbench" else ():
         content = fetch(path)

@@ -126,12 +126,6 @@ def invalid(message: str, remedy: str = "give the file as the program wrote it")
 def parse_json(data: bytes) -> dict[str, Any]:
     """The object of a JSON text; FormatError for anything else, and for one that would take far more memory than its
     length."""
-    smaller = "measure fewer benchmarks per file"
-    if len(data) > FILE_LIMIT:
-        raise FormatError(FormatFault.TOO_LARGE, f"it has more than {FILE_LIMIT >> 20} MiB", smaller)
-    if data.count(b"{") + data.count(b"[") > OBJECT_LIMIT or data.count(b",") > VALUE_LIMIT:
-        message = f"it has more than {OBJECT_LIMIT} objects or {VALUE_LIMIT} values"
-        raise FormatError(FormatFault.TOO_LARGE, message, smaller)
     text = _without_greeting(_decode(data)).rstrip()
     try:
         # NaN is valid where nothing is read; `number` refuses it where something is.
@@ -151,7 +145,21 @@ def parse_json(data: bytes) -> dict[str, Any]:
     return values
 
 
+def parse_lines(data: bytes) -> dict[str, Any]:
+    """The lines of a text, as `lines`; FormatError within the limits of parse_json, and where there is none."""
+    lines = [line for line in _decode(data).splitlines() if line.strip()]
+    if not lines:
+        raise FormatError(FormatFault.EMPTY, "it is empty", "run the program again")
+    return {"lines": lines}
+
+
 def _decode(data: bytes) -> str:
+    smaller = "measure fewer benchmarks per file"
+    if len(data) > FILE_LIMIT:
+        raise FormatError(FormatFault.TOO_LARGE, f"it has more than {FILE_LIMIT >> 20} MiB", smaller)
+    if data.count(b"{") + data.count(b"[") > OBJECT_LIMIT or data.count(b",") > VALUE_LIMIT:
+        message = f"it has more than {OBJECT_LIMIT} objects or {VALUE_LIMIT} values"
+        raise FormatError(FormatFault.TOO_LARGE, message, smaller)
     # PowerShell writes what a program prints as UTF-16.
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
