@@ -639,6 +639,9 @@ def test_a_history_of_github_action_benchmark_gives_the_results_of_each_commit()
     assert read[0].left_out == ["Benchmark: an entry without the id of a commit", "4 values are no times: MB/s, stddev"]
     (repeated,) = read_history("github-action-benchmark", json.dumps(history(entry(times, times, times))).encode())
     assert [len(item.samples_ns) for item in repeated.benchmarks] == [3]
+    for tool, ends in {"cargo": (2250, 2750), "benchmarkjs": (2000, 3000), "go": (1520, 3480)}.items():
+        (item,) = read_history("github-action-benchmark", json.dumps(history(entry(times) | {"tool": tool})).encode())
+        assert [(benchmark.low_ns, benchmark.high_ns) for benchmark in item.benchmarks] == [ends], tool
     (named,) = read_history("github-action-benchmark", json.dumps(history(entry(times), suite="Rust")).encode())
     assert [item.name for item in named.benchmarks] == ["Rust/f(1)"]
     assert fault_of("github-action-benchmark", history(first)) is FormatFault.UNKNOWN_FORMAT, "a program writes none"

@@ -15,6 +15,7 @@ from warpwatch.formats.model import (
     ForeignBenchmark,
     ForeignResults,
     FormatError,
+    bounded,
     commit_of,
     invalid,
     moment_of,
@@ -32,6 +33,9 @@ _UNITS = {"μs": "us", "sec": "s", "nanoseconds": "ns", "microseconds": "us", "m
 _RANGE = re.compile(r"(?:±|\+/-|\+-|stddev:)\s*([\d.,]+(?:e[+-]?\d+)?)\s*(%?)", re.IGNORECASE)
 _SPREAD = re.compile(r"_(stddev|cv|BigO|RMS)$")
 """Ends of names of Google Benchmark's rows that are no times, though their unit is one."""
+_HALF_INTERVALS: dict[object, float] = {"cargo": 0.5, "benchmarkjs": 1.0}
+"""What half an interval is of a range, by tool: cargo writes the longest sample less the shortest one, and benchmark.js
+a margin of error. Other tools write a standard deviation."""
 _DEFAULT_SUITE = "Benchmark"
 
 
@@ -91,8 +95,12 @@ def _results(suite: str, entry: dict[str, Any], commit: str, others: Counter[str
             others[spread[1] if spread else str(row.get("unit"))[:20]] += 1
     # The name of the suite that the action writes by itself says nothing.
     prefix = "" if suite == _DEFAULT_SUITE else f"{suite}/"
+    tool = entry.get("tool")
     benchmarks = read_rows(
-        groups.values(), lambda rows: prefix + text_of(rows[0].get("name"), "benches: name"), _benchmark, left_out
+        groups.values(),
+        lambda rows: prefix + text_of(rows[0].get("name"), "benches: name"),
+        lambda name, rows: _benchmark(name, rows, tool),
+        left_out,
     )
     when = moment_of(entry.get("date"))
     return ForeignResults("github-action-benchmark", "cpu", "", {}, benchmarks, left_out, commit, measured_at=when)
@@ -107,7 +115,7 @@ def _factor(unit: object) -> tuple[float, bool] | None:
     return (1e9, True) if _RATE.fullmatch(text) else None
 
 
-def _benchmark(name: str, rows: list[dict[str, Any]]) -> ForeignBenchmark:
+def _benchmark(name: str, rows: list[dict[str, Any]], tool: object) -> ForeignBenchmark:
     benchmark = timed(name, [_time(name, row) for row in rows])
     if len(rows) > 1:
         return benchmark
@@ -119,8 +127,11 @@ def _benchmark(name: str, rows: list[dict[str, Any]]) -> ForeignBenchmark:
         return benchmark
     size = float(spread[1].replace(",", "") or 0) if spread[1].count(".") < 2 else 0.0
     # The range of a rate from pytest-benchmark is the deviation of the time, in seconds.
-    deviation_ns = benchmark.median_ns * size / 100 if spread[2] else size * factor
-    return spread_by(benchmark, deviation_ns, 1)
+    spread_ns = benchmark.median_ns * size / 100 if spread[2] else size * factor
+    if tool not in _HALF_INTERVALS:
+        return spread_by(benchmark, spread_ns, 1)
+    half = spread_ns * _HALF_INTERVALS[tool]
+    return bounded(benchmark, max(0.0, benchmark.median_ns - half), benchmark.median_ns + half)
 
 
 def _time(name: str, row: dict[str, Any]) -> float:
