@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from math import exp, expm1, log
 from statistics import median
@@ -127,16 +128,19 @@ class SeriesWindow:
     drift: float = 0.0
     is_busy: bool = False
     levels: list[CommitLevel] = field(init=False)
-    changes: list[Change] = field(init=False)
 
     def __post_init__(self) -> None:
         groups = (
             (key, list(rows)) for key, rows in groupby(self.rows, key=lambda row: (row.commit_id, row.sha, row.ordinal))
         )
         self.levels = [CommitLevel(*key, median(row.median_ns for row in rows)) for key, rows in groups]
+
+    @cached_property
+    def changes(self) -> list[Change]:
+        """Found when they are asked for: a window is copied with more facts before."""
         thresholds = thresholds_of(self.time_kind)
         rule = thresholds.alarm if self.is_final else thresholds.suspicion
-        self.changes = find_changes([_reading(row) for row in self.rows], self.time_kind, rule)
+        return find_changes([_reading(row) for row in self.rows], self.time_kind, rule)
 
     @property
     def first(self) -> ObservedReading:
