@@ -35,6 +35,9 @@ USUAL_WIDTH = 1.5
 """How many times the usual interval a reading may have; what is wider counts as uncertainty between runs."""
 SAME_LEVEL = 0.7, 1.3
 """Readings of the past that lie at so much of a shift were at the new level before."""
+SHOWN = 4
+"""Readings from a change on whose medians show by themselves how far they scatter: from then on reported intervals,
+which may be the range of all samples, say nothing."""
 SETTLED = 8
 """Readings after which a level is known. Until then a return to where the series was before must last for as many."""
 LONGER = 3
@@ -163,21 +166,31 @@ class _Walk:
             return None
         if self._is_known(head, *nearer):
             return None
-        stretched = self._stretched(head, end)
+        is_shown = self.is_reported and end - head >= SHOWN
+        is_apart = self.is_reported and self._is_apart(head, end, sign)
+        stretched = 0.0 if is_shown else self._stretched(head, end)
         score, most = float("inf"), float("inf")
-        for levels, readings in zip(self.levels, self.readings, strict=True):
+        for levels, readings in [*zip(self.levels, self.readings, strict=True)][: 1 if is_shown else 3]:
             old, new = levels[max(self.start, head - LEVEL) : head], levels[head:end]
             shift = sign * ((median_low(new) if sign > 0 else median_high(new)) - median(old))
             spread = min(most, self._spread(self._past(readings, head), stretched) * _share(len(old), len(new)))
             if self.is_reported:
                 # The ends come from few samples, or are a range: they must shift, but their own scatter says little.
                 most = spread
-            if shift < self.rule.threshold(spread):
+            if shift < self.rule.threshold(spread) and not is_apart:
                 return None
             score = min(score, shift / self.alarm.threshold(spread))
         border = self._border(head, end, level, now)
         base, first = self._range(border, end, level, now)
-        return Change(base, first, border, exp(now - level), score)
+        return Change(base, first, border, exp(now - level), max(score, 1.0) if is_apart else score)
+
+    def _is_apart(self, head: int, end: int, sign: int) -> bool:
+        """Whether each of many readings from `head` on lies beyond each of many before it, by what an alarm asks for at
+        least: however far the ones before it scatter, noise does not do that."""
+        old, new = self.medians[max(self.start, head - LEVEL) : head], self.medians[head:end]
+        if len(old) < SETTLED or len(new) < AFTER:
+            return False
+        return (min(new) - max(old) if sign > 0 else min(old) - max(new)) > self.alarm.least
 
     def _stretched(self, head: int, end: int) -> float:
         """How much wider the intervals of the new readings are than this series' usually are."""
@@ -219,14 +232,16 @@ class _Walk:
         """The index from `head` on at which two constant levels fit the readings best, by absolute deviations.
 
         Other work on a host makes a run slower and never faster, so there a reading above a level counts as half a
-        shift at most: an outlier right before a step to slower is an outlier of the old level.
+        shift at most: an outlier right before a step to slower is an outlier of the old level. For the same reason a
+        step that is soon undone would begin after its end, from where on no reading is at the new level.
         """
         best, cost, least = head, 0.0, 0.0
+        is_new = _is_at(self.medians[head:end], level, now)
         most = abs(now - level) / 2 if self.is_host_time else float("inf")
         for index in range(head, end - 1):
             old, new = (min(self.medians[index] - at, most) for at in (level, now))
             cost += abs(old) - abs(new)
-            if cost < least:
+            if cost < least and True in is_new[index + 1 - head :]:
                 best, least = index + 1, cost
         return best
 

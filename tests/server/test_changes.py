@@ -168,6 +168,30 @@ def test_the_scatter_of_reported_intervals_hides_no_step() -> None:
     assert not find_changes(readings, "cpu", THRESHOLDS["cpu"].alarm), "an interval of the harness is of many samples"
 
 
+def test_a_reported_range_hides_no_step_that_later_runs_show() -> None:
+    """The range of a program's samples may begin at almost nothing from a step on, which says nothing of its median."""
+    readings = [*noisy([1.0] * 20, 0.01), *(reading(20 + index, LEVEL * 2.5, spread=0.99) for index in range(4))]
+    (found,) = find_changes(readings, "cpu reported", THRESHOLDS["cpu"].alarm)
+    assert (found.base, found.head) == (19, 20)
+    assert not find_changes(readings[:-2], "cpu reported", THRESHOLDS["cpu"].alarm), "these may be disturbed runs"
+
+
+def test_eight_reported_runs_beyond_all_before_them_are_a_change_however_those_scatter() -> None:
+    scattered = [1.2, 1.9, 1.0, 1.45, 1.0, 1.7, 1.7, 1.7, 2.3, 1.7, 1.2, 1.0, 1.7, 1.0]
+    readings = noisy([*scattered, *[0.85] * 8], 0.005)
+    (found,) = find_changes(readings, "cpu reported", THRESHOLDS["cpu"].alarm)
+    assert (found.head, found.score) == (14, 1.0)
+    for same in (readings[:-1], [*readings[:-1], reading(21, LEVEL * 0.99)]):
+        assert not find_changes(same, "cpu reported", THRESHOLDS["cpu"].alarm)
+
+
+@pytest.mark.parametrize("undone", [1, 2, 3])
+def test_a_step_that_is_undone_begins_where_it_began(undone: int) -> None:
+    readings = noisy([1.0] * 16 + [1.12] * 4 + [1.0] * undone, 0.002)
+    (found,) = find_changes(readings, "cpu reported", THRESHOLDS["cpu"].alarm)
+    assert (found.base, found.head) == (15, 16)
+
+
 def test_a_slow_drift_is_no_change() -> None:
     assert heads(noisy([1.0003**index for index in range(200)], 0.004)) == []
 
