@@ -294,3 +294,11 @@ def _retry(session: Session, job: JobRecord) -> None:
     reopen(session, job.submission_id, "measured again")
     reopen_check_run(session, job.submission_id)
     announce(session, "state", job_id=job.id, submission_id=job.submission_id)
+
+
+def retell(session: Session, commit_id: int, operator_id: int) -> None:
+    """Tells code hosts anew how submissions of a commit fare, whose reports say something else than when they ended."""
+    jobs = JobRecord.commit_id == commit_id, JobRecord.operator_id == operator_id
+    for submission_id in session.scalars(select(JobRecord.submission_id).where(*jobs).distinct()):
+        reopen(session, submission_id, "judged again")
+        reopen_check_run(session, submission_id)

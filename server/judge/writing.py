@@ -36,7 +36,7 @@ from warpwatch.db.regressions import (
     turn,
     unsettle,
 )
-from warpwatch.db.submissions import may_repeat, repeat
+from warpwatch.db.submissions import may_repeat, repeat, retell
 from warpwatch.db.triage import SERVICE, set_triage, triage
 from warpwatch.db.trials import NewTrial, answer, ask, find_imported, record
 from warpwatch.db.unjudged import EndedJob
@@ -129,6 +129,7 @@ class VerdictWriter:
             if state.verdict == Verdict.SUSPECTED and state.settled_at is not None:
                 decide(self.session, change.id, Verdict.DISMISSED)
                 _note(self.session, change.id, "later readings show no such change")
+                retell(self.session, change.head_commit_id, state.operator_id)
 
     def _write(self, regression: RegressionState, step: Step) -> None:
         session = self.session

@@ -85,9 +85,16 @@ def test_a_step_at_the_eleventh_of_14_files_is_told_everywhere(
     assert shown == [STEP], "the commit itself, as soon as its file is there"
 
 
+@pytest.mark.usefixtures("linked")
 @pytest.mark.parametrize("is_step", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["nothing", "step"])
 def test_an_outlier_of_a_busy_host_is_withdrawn_and_hides_no_step(
-    client: TestClient, lab: Lab, settings: Settings, database: Database, is_step: bool
+    client: TestClient,
+    lab: Lab,
+    settings: Settings,
+    database: Database,
+    forge: Forge,
+    notifier: ForgeNotifier,
+    is_step: bool,
 ) -> None:
     git.update_mirror(str(lab.source), settings.home)
     judge, behind = Judge(settings, database), 130.0 if is_step else 100.0
@@ -98,7 +105,11 @@ def test_an_outlier_of_a_busy_host_is_withdrawn_and_hides_no_step(
             judge.sweep()
             (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
             assert (row["base_sha"], row["head_sha"]) == (lab.shas[7], lab.shas[8])
+            notifier.sweep()
     judge.sweep()
+    notifier.sweep()
+    titles = {run["head_sha"]: run["output"]["title"] for run in forge.check_runs.values()}
+    assert [lab.shas.index(sha) for sha, title in titles.items() if "suspected" in title] == [9] * is_step
     shown = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
     assert [(item["base_sha"], item["head_sha"]) for item in shown] == [(lab.shas[7], lab.shas[9])] * is_step
     assert [item["ratio"] for item in shown] == pytest.approx([1.3] * is_step, abs=0.01)
