@@ -14,6 +14,7 @@ from statistics import median
 
 from warpwatch import git, git_branches, telemetry
 from warpwatch.contract.words import JobKind, JobState, Signal
+from warpwatch.contract.written_numbers import change as written_change
 from warpwatch.db.bundles import date_back
 from warpwatch.db.cards import list_other_drifts, save_card_offset
 from warpwatch.db.database import Database
@@ -62,6 +63,7 @@ from warpwatch.server.verdicts.suspicion import (
     bar_of,
     find_breakages,
     find_candidates,
+    find_common_shift,
     find_suspicions,
     find_unpaired,
     suspect_breakages,
@@ -394,9 +396,16 @@ def _plan_readings(database: Database, mirror: Mirror, facts: JobFacts, point: O
             repeat_bench(session, job.id)
         for item in unpaired:
             if not any(item.shares_series(other) for other in answered):
-                writer.suspect(item, is_final=True)
+                common = find_common_shift(windows, item)
+                writer.suspect(item, is_final=True, note=_common_note(common) if common is not None else "")
 
     return write
+
+
+def _common_note(ratio: float) -> str:
+    return (
+        f"nearly all series moved alike here, by {written_change(ratio)}: rather the machine or a library than the code"
+    )
 
 
 def _with_references(windows: Iterable[SeriesWindow], facts: JobFacts, line: set[str]) -> list[SeriesWindow]:

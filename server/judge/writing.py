@@ -91,12 +91,12 @@ class VerdictWriter:
         for step in steps:
             self._write(facts.regression, step)
 
-    def suspect(self, suspicion: NewSuspicion, *, is_final: bool = False) -> bool:
+    def suspect(self, suspicion: NewSuspicion, *, is_final: bool = False, note: str = "") -> bool:
         """Opens a suspicion and asks for its trial, unless all of it is known already or a trial has not answered yet;
         whether it is one.
 
         Of an imported job there is no suspicion without an imported trial, unless history has the last word (is_final):
-        then it stays suspected, and settled.
+        then it stays suspected, and settled. note: what its history is to say of it.
         """
         ends = (self.ids[suspicion.base_sha], self.ids[suspicion.head_sha])
         if self.imported_job_id is not None and not is_final:
@@ -119,6 +119,8 @@ class VerdictWriter:
             # The new series are untried: the step is to wait or to ask for a trial of the whole range, without git.
             facts = judging.read_facts(self.session, regression_id)
             self._write(facts.regression, next_step(RegressionContext(facts)))
+            if note:
+                _note(self.session, regression_id, note)
         return True
 
     def withdraw(self, changes: Iterable[KnownChange]) -> None:

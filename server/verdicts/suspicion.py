@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from math import exp, expm1, log
-from statistics import median
+from statistics import median, quantiles
 
 from warpwatch.contract.measurement import DEVICE_TIMES
 from warpwatch.contract.words import Cause, ChangeDirection, Signal, Status
@@ -31,6 +31,8 @@ NEAR = 3
 NO_OFFSETS: Mapping[int, CardOffset] = {}
 MAX_PAIRS = 6
 """Variants on cases of one suspicion; the most changed ones come first."""
+LEAST_ALIKE, LEAST_COMMON = 8, 0.03
+"""Series that must have moved alike, and log time by which, for what moved them to be said to be common to all."""
 FEW_PAIRS = 3
 """The same, of series, where the bar is raised: a machine that moves many series is found out by any of them."""
 
@@ -460,6 +462,23 @@ def find_unpaired(
         and all(window.has_lost(change) for number in change.series for window in by_series[number])
     ]
     return find_candidates(last_words, known.without(withdrawn)), withdrawn
+
+
+def find_common_shift(windows: Sequence[SeriesWindow], suspicion: NewSuspicion) -> float | None:
+    """The ratio by which the series moved at the head of a suspicion if nearly all of them moved alike, as a machine or
+    a library that all share makes them; None where they did not, or are few."""
+    shifts = []
+    for window in windows:
+        times = [level.median_ns for level in window.levels]
+        at = next((index for index, level in enumerate(window.levels) if level.sha == suspicion.head_sha), 0)
+        if at >= thresholds_of(window.time_kind).alarm.least_before:
+            shifts.append(log(median(times[at : at + AFTER]) / median(times[max(0, at - LEVEL) : at])))
+    if len(shifts) < LEAST_ALIKE:
+        return None
+    low, middle, high = quantiles(shifts, n=4)
+    same = sum(shift * middle > 0 for shift in shifts)
+    is_alike = same >= 0.8 * len(shifts) and high - low < abs(middle) / 2 and abs(middle) >= LEAST_COMMON
+    return exp(middle) if is_alike and direction_of(exp(middle)) == suspicion.direction else None
 
 
 def _candidates_of(window: SeriesWindow, known: KnownRegressions, least: float) -> Iterator[Candidate]:

@@ -118,6 +118,26 @@ def test_an_outlier_of_a_busy_host_is_withdrawn_and_hides_no_step(
     assert "1 suspected" in client.get("/api/v1/badges/kernels.svg").text or not is_step
 
 
+@pytest.mark.parametrize("moved", [9, 6])
+def test_a_step_of_nearly_all_series_is_said_to_be_rather_the_machines(
+    client: TestClient, lab: Lab, settings: Settings, database: Database, moved: int
+) -> None:
+    git.update_mirror(str(lab.source), settings.home)
+    for index, sha in enumerate(lab.shas[:8]):
+        one = results(100.0 + 0.1 * (index % 3))
+        step = [1.3 + number / 100 if index == 7 and number < moved else 1.0 for number in range(9)]
+        one["benchmarks"] = [
+            row | {"name": f"sum/{number}", "samples": [factor * sample for sample in row["samples"]]}
+            for number, factor in enumerate(step)
+            for row in one["benchmarks"]
+        ]
+        assert post(client, sha, one).status_code == 201
+    Judge(settings, database).sweep()
+    (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
+    page = client.get(f"/regressions/{row['id']}").text
+    assert ("nearly all series moved alike here, by +34.0" in page) is (moved == 9)
+
+
 def test_an_import_is_judged_beside_the_longer_one_of_another_repository(
     lab: Lab, settings: Settings, database: Database
 ) -> None:
