@@ -444,6 +444,10 @@ def test_whoever_is_too_old_is_named(remote: Remote, protocol: int, older: str) 
     assert f"update the {older}" in answer.json()["detail"]
 
 
+def test_a_worker_that_says_more_than_the_server_knows_is_registered(remote: Remote) -> None:
+    assert remote.post("registration", to_json(WORKER) | {"surprise": 1}).status_code == 200
+
+
 def timed_outcome(lab: Lab) -> Outcome:
     timed = Finding(*CELL, Status.OK, bench=bench(measurement(1000.0, "hot")))
     return replace(lab.outcome([timed]), environment=ENVIRONMENT)
