@@ -79,7 +79,7 @@ def test_up_measures_the_newest_commits_and_names_what_is_wrong(
     assert "Warpwatch serves http://127.0.0.1:" in said
     (named,) = [line for line in said.splitlines() if "/runs/" in line]
     # Two cases of three: check and bench find the fault in both, and a profile does not look for it.
-    assert named.startswith(f"3 commits to {bad[:8]} bad [bold]: done {{'wrong': 4}}")
+    assert named.startswith(f"3 commits to {bad[:8]} bad [bold]: 4 wrong http")
     # The plan comes first, and names the commit that has nothing to measure.
     assert "plan: 6 jobs (2 check, 2 bench, 2 profile) at 2 commits, 1 operator" in said
     assert "left out: 1 commit without operators." in said
