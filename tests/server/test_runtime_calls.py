@@ -88,6 +88,13 @@ def test_a_page_adds_up_all_traces_of_an_operator(client: TestClient, lab: Lab) 
     problem(client.get("/api/v1/traces/runtime-calls", params=asked | {"limit": 1000}), 422)
 
 
+def test_launches_that_took_no_time_are_listed(client: TestClient, lab: Lab) -> None:
+    launched = {"operator": "aten::mm", "launches": 2, "total_ns": 0.0, "grid": [8, 1, 1]}
+    store(lab, {"survey": [launched | {"kernel": f"k{number}"} for number in range(30)]})
+    asked = {"repository": "kernels", "operator": "square", "view": "launches"}
+    assert "<summary>5 more</summary>" in client.get("/runs/traces", params=asked).text
+
+
 def test_a_trace_without_a_survey_is_read(client: TestClient, lab: Lab) -> None:
     store(lab, {})
     assert 'id="survey"' in client.get("/traces/1").text
