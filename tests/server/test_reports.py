@@ -328,6 +328,14 @@ def test_of_a_traceback_the_last_line_is_shown() -> None:
     assert printed.getvalue().splitlines()[0].endswith(f"bbbbbbbb: {last}")
 
 
+def test_the_command_shows_a_report_of_a_server_that_names_no_devices() -> None:
+    older = asdict(report(row("slower")))
+    del older["device_names"]
+    with redirect_stdout(StringIO()) as printed:
+        show_findings(older)
+    assert f" on {row('slower').device} at " in printed.getvalue()
+
+
 def test_a_finding_of_an_older_commit_names_it() -> None:
     assert "| commit |" not in markdown(report(row("wrong")))
     older = markdown(report(replace(row("fixed"), head_sha="c" * 40, status="wrong", ratio=None)))

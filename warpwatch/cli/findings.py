@@ -34,7 +34,7 @@ def show_findings(report: dict[str, Any]) -> None:
     groups = _grouped(report)
     for rows in groups[:ROWS_SHOWN]:
         row = rows[0]
-        typer.echo(f"  {_describe(rows, report['device_names'])}")
+        typer.echo(f"  {_describe(rows, _device_names(report))}")
         if row["kind"] not in ("fixed", "faster"):
             typer.echo(f"    {row['replay']}\n    {row['url']}")
     hidden = len(groups) + report["left_out"] - ROWS_SHOWN
@@ -51,7 +51,7 @@ class Findings:
 
     def new(self, report: dict[str, Any]) -> list[str]:
         """A line for each finding that was not told before."""
-        names = report["device_names"]
+        names = _device_names(report)
         lines = [_describe(rows, names) for rows in _grouped(report) if rows[0]["kind"] in DECIDED]
         fresh = [line for line in lines if line not in self._told][:ROWS_SHOWN]
         self._told.update(fresh)
@@ -65,6 +65,12 @@ def _grouped(report: dict[str, Any]) -> list[list[dict[str, Any]]]:
         place = tuple(row[name] for name in ("kind", "operator", "variant", "device", "head_sha", "message"))
         groups.setdefault(place if row["status"] in OF_ALL_CASES else number, []).append(row)
     return list(groups.values())
+
+
+def _device_names(report: Mapping[str, Any]) -> Mapping[str, str]:
+    """By key; none in a report of a server of the version before."""
+    names: Mapping[str, str] = report.get("device_names", {})
+    return names
 
 
 def _describe(rows: list[dict[str, Any]], device_names: Mapping[str, str]) -> str:
