@@ -112,7 +112,8 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     forget_all_counts(s, list(commits.values()))
     if count >= _MANY_JOBS:
         # PostgreSQL counts by itself a minute later, and until then plans pages for tables as small as they were.
-        s.execute(text("ANALYZE"))
+        # A table that somebody vacuums is left out, since the import need not wait for it.
+        s.execute(text("ANALYZE (SKIP_LOCKED)"))
     announce(s, "state", submission_id=submission.id)
     return ImportedBundle(submission.id, new=True, jobs=count)
 
