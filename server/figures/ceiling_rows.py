@@ -8,7 +8,7 @@ from html import escape
 
 from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.server.figures.palette import VariantStyle
-from warpwatch.server.figures.speedups import comparable
+from warpwatch.server.figures.speedups import comparable, is_right
 from warpwatch.server.reports.formats import duration, natural, plural, share, variant_order
 
 WIDE, NARROW = 860.0, 340.0
@@ -28,20 +28,31 @@ STEPS = (0.0, 0.25, 0.5, 0.75, 1.0)
 def ceiling_rows(cells: Sequence[OverviewCell], styles: Mapping[str, VariantStyle]) -> str | None:
     """The first MOST_ROWS cases with a share, in natural order; None where no cell has one. A share above 100 % stands
     at the right end, as an arrow. The time of a wrong result is left out."""
-    rows: dict[str, list[OverviewCell]] = defaultdict(list)
-    for cell in cells:
-        if cell.roofline_share is not None and cell.check_status in (None, "ok"):
-            rows[cell.case].append(cell)
+    rows = _shares(cells)
     if not rows:
         return None
     shown = [(case, rows[case]) for case in sorted(rows, key=natural)[:MOST_ROWS]]
-    rivals = (cell for row in rows.values() for cell in comparable(row))
-    best = max(rivals, key=lambda cell: cell.roofline_share or 0.0)
     label = (
         f"Share of the ceiling, one row per case and one mark per variant, {plural(len(shown), 'case')}; "
-        f"the highest is {share(best.roofline_share)}, by {best.variant} at {best.case}"
+        f"the highest is {highest_share(cells)}"
     )
     return _picture(shown, styles, label, WIDE, WIDE * NAMED) + _picture(shown, styles, label, NARROW, 8.0)
+
+
+def highest_share(cells: Sequence[OverviewCell]) -> str:
+    """The highest share among times that can be compared, with its variant and case; empty where no cell has one."""
+    rivals = (cell for row in _shares(cells).values() for cell in comparable(row))
+    best = max(rivals, key=lambda cell: cell.roofline_share or 0.0, default=None)
+    return f"{share(best.roofline_share)}, by {best.variant} at {best.case}" if best is not None else ""
+
+
+def _shares(cells: Sequence[OverviewCell]) -> dict[str, list[OverviewCell]]:
+    """The cells of right results with a share, by case."""
+    rows: dict[str, list[OverviewCell]] = defaultdict(list)
+    for cell in cells:
+        if cell.roofline_share is not None and is_right(cell):
+            rows[cell.case].append(cell)
+    return rows
 
 
 def has_share_above_ceiling(cells: Sequence[OverviewCell]) -> bool:

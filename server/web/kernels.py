@@ -33,7 +33,7 @@ from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.standing import list_verdict_marks
 from warpwatch.db.trends import list_release_times, read_trends
 from warpwatch.server.explanation.choices import list_flips
-from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_ceiling, mark_svg
+from warpwatch.server.figures.ceiling_rows import ceiling_rows, has_share_above_ceiling, highest_share, mark_svg
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure, device_label
 from warpwatch.server.figures.kernel_rows import kernel_rows
@@ -48,9 +48,9 @@ from warpwatch.server.figures.size_axis import (
     size_groups,
 )
 from warpwatch.server.figures.small_multiples import case_statement
-from warpwatch.server.figures.speedups import case_speedups, comparable, standings, variant_speedups
+from warpwatch.server.figures.speedups import case_speedups, standings, variant_speedups
 from warpwatch.server.http.problems import not_found
-from warpwatch.server.reports.formats import share, states_result, variant_order
+from warpwatch.server.reports.formats import states_result, variant_order
 from warpwatch.server.verdicts.statements import Statement, worst_statement
 from warpwatch.server.web.choices import Text, choose_bench
 from warpwatch.server.web.history import View, commits_tab
@@ -379,12 +379,9 @@ def _arrow_start(page: Scope, cells: list[OverviewCell]) -> ArrowStart:
 
 def _plane_label(cells: list[OverviewCell]) -> str:
     """The key numbers of the roofline in words."""
-    shares = [cell for cell in cells if cell.roofline_share is not None and cell.check_status in (None, "ok")]
     label = "FLOP per second over FLOP per byte, one marker per variant and case, under the measured ceilings"
-    if not shares:
-        return label
-    best = max(comparable(shares), key=lambda cell: cell.roofline_share or 0.0)
-    return f"{label}; the highest share is {share(best.roofline_share)}, by {best.variant} at {best.case}"
+    highest = highest_share(cells)
+    return f"{label}; the highest share is {highest}" if highest else label
 
 
 # --- over sizes, over devices, code ---------------------------------------------------------------------------
