@@ -64,11 +64,12 @@ def execute(
         findings = known_findings(request, LoadFailure(Status.UNSUPPORTED, str(error), reason=reason))
         return Outcome(*tools.identify(bounded), findings=findings)
     try:
-        if request.is_crossed:
-            return compare_cells(plan, tools, bounded)
-        if request.kind is JobKind.COMPARE:
-            return compare_programs(plan, tools, bounded) if any(plan.programs) else compare(plan, tools, bounded)
-        return measure_program(plan, tools, bounded) if any(plan.programs) else _Job(plan, tools, bounded).run()
+        with tools.device_turn(bounded):
+            if request.is_crossed:
+                return compare_cells(plan, tools, bounded)
+            if request.kind is JobKind.COMPARE:
+                return compare_programs(plan, tools, bounded) if any(plan.programs) else compare(plan, tools, bounded)
+            return measure_program(plan, tools, bounded) if any(plan.programs) else _Job(plan, tools, bounded).run()
     finally:
         tools.close_sealed()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -20,6 +21,7 @@ from warpwatch.worker.caches import remove_unused
 from warpwatch.worker.cards import read_card
 from warpwatch.worker.checkout import QUICK_SECONDS, Checkout
 from warpwatch.worker.child import Child, ChildFailure
+from warpwatch.worker.devices import device_turn, physical_id
 from warpwatch.worker.host import Host
 from warpwatch.worker.mirrors import mirror_commit
 from warpwatch.worker.plausibility import TimeLimits
@@ -90,6 +92,7 @@ class Tools:
         self.upcoming: JobRequest | None = None
         self._identity: tuple[Environment, dict[str, float] | None] | None = None
         self._warm: dict[CheckoutKey, Checkout] = {}
+        self._physical = physical_id(host.device)
         clear_worktrees(host.home)
         sandbox.clear_leftovers()
         remove_unused(host.home)
@@ -106,6 +109,10 @@ class Tools:
             except ChildFailure as failure:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure}") from failure
         return self._identity
+
+    def device_turn(self, reporter: Reporter) -> AbstractContextManager[None]:
+        """See devices.device_turn."""
+        return device_turn(self.host.device, self._physical, reporter)
 
     def checkouts(
         self,

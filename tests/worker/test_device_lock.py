@@ -1,4 +1,4 @@
-"""One worker of a machine measures on a GPU at a time."""
+"""One worker of a machine measures on a GPU at a time, and one job of all its processes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,32 @@ from pathlib import Path
 
 import pytest
 
-from warpwatch.worker.devices import find_devices, lock_device, physical_id
-from warpwatch.worker.reporter import CannotRunError
+from warpwatch.worker.devices import device_turn, find_devices, lock_device, physical_id
+from warpwatch.worker.reporter import CannotRunError, SilentReporter, Stopped
 
 HOLD = """
 import sys
-from warpwatch.worker.devices import lock_device
+from warpwatch.worker.devices import device_turn, lock_device
+from warpwatch.worker.reporter import SilentReporter
 lock = lock_device("cuda:0", sys.argv[1])
+turn = device_turn("cuda:0", sys.argv[1], SilentReporter())
+turn.__enter__()
 print("held", flush=True)
 sys.stdin.read()
 """
+
+
+class Impatient(SilentReporter):
+    """Stops a job that has to wait."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, text: str) -> None:
+        self.lines.append(text)
+
+    def should_stop(self) -> str | None:
+        return "enough"
 
 
 @pytest.fixture
@@ -29,7 +45,7 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
 
-def test_a_second_worker_is_refused(tmp_path: Path) -> None:
+def test_a_second_worker_is_refused_and_a_second_job_waits(tmp_path: Path) -> None:
     """Also one of another process, and only while the first lives, however it ends."""
     physical = f"GPU-{tmp_path}"
     with subprocess.Popen(
@@ -40,7 +56,15 @@ def test_a_second_worker_is_refused(tmp_path: Path) -> None:
         with pytest.raises(CannotRunError):
             lock_device("cuda:1", physical)
         neighbour = lock_device("cuda:0", f"{physical}-other")
+        impatient = Impatient()
+        with pytest.raises(Stopped, match="enough"), device_turn("cuda:0", physical, impatient):
+            pass
+        assert impatient.lines == ["waiting for cuda:0: another process of this machine measures on it"]
+        with device_turn("cpu", physical, impatient), device_turn("cuda:0", f"{physical}-other", impatient):
+            pass
         other.kill()
+    with device_turn("cuda:0", physical, SilentReporter()):
+        pass
     lock = lock_device("cuda:0", physical)
     assert lock is not None
     assert neighbour is not None

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,24 @@ def test_an_operator_may_ask_for_more_time(repository: Repository, tmp_path: Pat
 def test_a_time_limit_that_no_operator_gets_is_refused(factor: float) -> None:
     with pytest.raises(ValueError, match="timeout_factor must be 1 to 10"):
         Operator("probe", "", lambda case, make: {}, lambda: None, lambda case: Cost(1, 1), {}, timeout_factor=factor)
+
+
+def test_a_job_begins_with_its_turn_of_the_device(
+    tools: Tools, repository: Repository, good: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[Reporter] = []
+
+    @contextmanager
+    def stopped_while_waiting(reporter: Reporter) -> Iterator[None]:
+        turns.append(reporter)
+        raise Stopped("cancelled")
+        yield
+
+    monkeypatch.setattr(tools, "device_turn", stopped_while_waiting)
+    for kind in ("check", "bench", "profile"):
+        with pytest.raises(Stopped, match="cancelled"):
+            run(order(repository, good, kind, variants=["ok"], cases=CASES[:1]), tools, tmp_path)
+    assert len(turns) == 3
 
 
 def test_undeclared_cases_are_measured_where_the_operator_can_have_them(
