@@ -115,7 +115,7 @@ SWEPT = {
     + [f"size=4096x4096,n=256,sparsity={share},f32,bwd" for share in (50, 99)],
 }
 """Cases beside those of the table, by operator: the points of charts over a size, and the controls of tickets."""
-UNTRACED = {"bpe_train", "lottery", "seq2seq_train"}
+UNTRACED = {"bpe_train", "lottery", "seq2seq", "seq2seq_train"}
 """Operators without traces: one call makes thousands of launches, or none."""
 
 
