@@ -300,6 +300,8 @@ class Child:
             # No code of the commit runs before the first request.
             with _logged_failure(self._reporter, "earlier compilations cannot be used"):
                 self._cache.fill(self.temp, sandbox.JIT)
+                # Without it, torch compiles some kernels of its own again in each process, with a warning.
+                self.temp.make_folder(sandbox.OTHER)
         if self._headers is not None:
             with _logged_failure(self._reporter, "precompiled headers cannot be used"):
                 headers.lay_out(self._headers, self.temp)

@@ -83,6 +83,8 @@ USER = "warpwatch"
 """Name of the user as torch asks for it, to name folders."""
 JIT = "jit"
 """Folder in a child's temporary folder that holds what compilers make at run time."""
+OTHER = f"{JIT}/other"
+"""The part of JIT for what asks for no folder of its own, such as torch for CUDA kernels that it compiles itself."""
 BYTECODE_VARIABLE = "PYTHONPYCACHEPREFIX"
 """Names the folder in which Python looks for byte code, in place of the folders beside the sources."""
 _PREFIX = "warpwatch-temp-"
@@ -374,7 +376,7 @@ def environment(temp: Path, environ: Mapping[str, str] = os.environ) -> dict[str
         "TORCHINDUCTOR_CACHE_DIR": str(jit / "inductor"),
         "TORCH_EXTENSIONS_DIR": str(jit / "extensions"),
         "CUDA_CACHE_PATH": str(jit / "cuda"),
-        "XDG_CACHE_HOME": str(jit / "other"),
+        "XDG_CACHE_HOME": str(temp / OTHER),
     }
 
 

@@ -190,6 +190,11 @@ def test_machine_code_is_not_planted_for_another_commit(tools: Tools, repository
     assert ask(alone(tools, repository, hostile)) == "['planted']", "the same code has its own"
 
 
+def test_torch_finds_the_folder_for_kernels_that_it_compiles(tools: Tools, repository: Repository) -> None:
+    sha = commit(repository, 'print(pathlib.Path(os.environ["XDG_CACHE_HOME"]).is_dir())')
+    assert ask(alone(tools, repository, sha)) == "True"
+
+
 def test_nothing_else_survives_a_child(tools: Tools, repository: Repository) -> None:
     sha = commit(
         repository,
