@@ -143,6 +143,15 @@ def test_an_operator_is_shown_on_a_device_that_measured_it(client: TestClient, l
     assert f'<option value="{GPU.device_key}" selected' in client.get("/kernels/cube").text
 
 
+def test_a_variant_that_stands_alone_has_times_and_no_speed_up(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {("v1", CASES[0]): 2000.0})
+    page = client.get("/kernels/square").text
+    assert '<h2 id="heat">Times</h2>' in page
+    assert re.search(r">2(\.0+)?\s?µs<", page)
+    assert "×<" not in page
+    assert "speed-up over" not in page
+
+
 def test_speed_ups_are_over_the_first_variant_that_has_a_time(client: TestClient, lab: Lab) -> None:
     lab.bench(
         0,
