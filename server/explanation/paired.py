@@ -44,6 +44,12 @@ class StatedRow(ComparedRow):
     def is_same_code(self) -> bool:
         return self.statement.kind == StatementKind.SAME_CODE
 
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether a side has no time, and no failure that says why."""
+        is_timed = self.ratio or self.paired_ratio or self.launch
+        return not is_timed and self.statement.kind != StatementKind.FAILED
+
 
 class StatedComparison(NamedTuple):
     """As CommitComparison, with a statement in every row."""

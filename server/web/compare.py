@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from math import log
 
@@ -68,6 +69,8 @@ def compare(
     )
     rows = worst_first(comparison.rows) if comparison else None
     changes = [row for row in rows or [] if row.is_changed or not (row.ratio or row.paired_ratio)]
+    shown = changes if rows is not None and only == "changes" else rows
+    given = {"base": base, "head": head, "commit": commit, "left": left, "right": right, "operator": operator}
     return page.page(
         "compare.html",
         plot=dot_plot_svg(changes if only == "changes" else [row for row in rows or [] if not row.is_same_code]),
@@ -79,9 +82,11 @@ def compare(
         csv=f"/api/v1{address.replace('/compare', '/compare.csv', 1)}",
         bench=bench,
         choice=choice,
-        given={"base": base, "head": head, "commit": commit, "left": left, "right": right, "operator": operator},
+        given=given,
         by_variant=bool(commit or left or right),
-        rows=changes if rows is not None and only == "changes" else rows,
+        # Two commits rarely measured the same operators, so these would be most of the rows.
+        one_sided=Counter(row.operator for row in shown or [] if row.is_one_sided and not operator),
+        rows=[row for row in shown if operator or not row.is_one_sided] if shown is not None else None,
         same=comparison.same if comparison else [],
         unchanged=comparison.unchanged if comparison else [],
         recent=recent,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import unescape
 from typing import Any
 from xml.etree import ElementTree
 
@@ -148,6 +149,10 @@ def test_rows_of_one_side_are_not_counted_as_compared(client: TestClient, lab: L
     page = client.get("/compare").text
     assert "0 of 1 row differs" in page
     assert "1 not timed on both sides" in page
+    assert "only in" not in page
+    operator = re.search(r'both sides, by operator: <a href="([^"]+)">square</a> 1', page)
+    assert operator is not None
+    assert "only in head" in client.get(unescape(operator[1])).text
 
 
 def test_an_ab_comparison_of_the_two_commits_decides(client: TestClient, lab: Lab) -> None:
