@@ -37,6 +37,8 @@ from warpwatch.git import CommitInfo
 
 ROOT = Path(__file__).parents[1]
 OLDER_COMMITS = 4
+AUTHOR = "Warpwatch"
+"""Of all commits: shipped results name no person."""
 GPU = {
     "attention": ["b=4,h=16,q=2048,k=2048,d=64,causal=0,bf16,fwd"]
     + [f"b=4,h=16,q=2048,k=2048,d=128,causal=1,bf16,{way}" for way in ("fwd", "bwd")],
@@ -242,7 +244,7 @@ def join(files: Sequence[Path], output: Path) -> None:
             for commit in reader.manifest.commits:
                 when = datetime.fromisoformat(commit.authored_at)
                 commits[commit.sha] = CommitInfo(
-                    commit.sha, commit.parent_sha, commit.ordinal, commit.author, when, commit.subject
+                    commit.sha, commit.parent_sha, commit.ordinal, AUTHOR, when, commit.subject
                 )
     infos = sorted(commits.values(), key=lambda info: info.ordinal)
     with tempfile.TemporaryDirectory() as folder, BundleWriter(output, *about, infos, __version__) as writer:
