@@ -16,7 +16,7 @@ from warpwatch.db.database import storable
 from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.models.base import Base, created, one_of
 from warpwatch.db.reads.query import Page, fetch, fetch_one, fetch_page
-from warpwatch.db.regressions import IS_UNPAIRED
+from warpwatch.db.regressions import IS_UNPAIRED, SUPERSEDED
 
 
 class ChannelRecord(Base):
@@ -244,6 +244,43 @@ def list_untold(session: Session, kind: NoticeKind, limit: int = 100) -> list[Un
 
 
 @dataclass(frozen=True, slots=True)
+class WithdrawnChange:
+    """A change that a message of a channel told and that is not true any more. message_id: of that message."""
+
+    channel_id: int
+    message_id: int
+    regression_id: int
+
+
+_WITHDRAWN = f"""
+(regressions.verdict IN ('dismissed', 'unsure') OR {IS_UNPAIRED} AND regressions.state IN ('fixed', 'reverted')
+ OR regressions.state = 'invalid' AND NOT ({SUPERSEDED}))
+"""
+
+
+def list_withdrawn(session: Session, limit: int = 1000) -> list[WithdrawnChange]:
+    """Changes that a channel has told and not taken back, by message; whatever its kinds and its person are.
+
+    What was told counts once it is sent, so the two messages arrive in their order.
+    """
+    # A change that joins an event after its message was written is covered by that message, which does not name it.
+    sql = f"""
+    SELECT told.channel_id, min(message.id) AS message_id, told.regression_id
+    FROM deliveries AS told JOIN deliveries AS message ON message.id = coalesce(told.covered_by_id, told.id)
+    JOIN regressions ON regressions.id = told.regression_id
+    WHERE told.kind = ANY(:kinds) AND message.sent_at IS NOT NULL AND regressions.created_at <= message.created_at
+      AND {_WITHDRAWN}
+      AND greatest(message.sent_at, (SELECT max(created_at) FROM regression_notes WHERE regression_id = regressions.id))
+          > now() - make_interval(hours => :hours)
+      AND NOT EXISTS (SELECT FROM deliveries AS back WHERE back.channel_id = told.channel_id
+                      AND back.key = 'withdrawn:' || told.regression_id)
+    GROUP BY told.channel_id, told.regression_id ORDER BY message_id, told.regression_id LIMIT :limit
+    """
+    kinds = [NoticeKind.CONFIRMED, NoticeKind.BROKEN, NoticeKind.SETTLED]
+    return fetch(session, WithdrawnChange, sql, kinds=kinds, hours=LOOKBACK_HOURS, limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
 class ToldNotice:
     """A message of a channel about a regression."""
 
@@ -257,9 +294,10 @@ def find_told(
     """The first message that told one of these of one of these regressions."""
     sql = """
     SELECT coalesce(covered_by_id, id) AS id, created_at FROM deliveries
-    WHERE channel_id = :id AND kind = ANY(:kinds) AND regression_id = ANY(:regressions) ORDER BY id LIMIT 1
+    WHERE channel_id = :id AND key = ANY(:keys) ORDER BY id LIMIT 1
     """
-    return fetch_one(session, ToldNotice, sql, id=channel_id, kinds=list(kinds), regressions=list(regression_ids))
+    keys = [f"{kind}:{regression_id}" for kind in kinds for regression_id in regression_ids]
+    return fetch_one(session, ToldNotice, sql, id=channel_id, keys=keys)
 
 
 @dataclass(frozen=True, slots=True)

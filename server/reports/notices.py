@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -12,13 +12,16 @@ from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import ChangePhase, NoticeKind
 from warpwatch.db.channels import Listener, Notice, WeekSummary
 from warpwatch.db.reads.events import EventRow
-from warpwatch.db.regressions import RegressionRow
+from warpwatch.db.regressions import RegressionDetail, RegressionRow
+from warpwatch.db.triage import SERVICE
 from warpwatch.server.explanation.alarms import AlarmRow
 from warpwatch.server.reports.formats import plural
 from warpwatch.server.reports.wording import change_headline
 
 DIGEST_HOUR = 8
 """When the digest of a week comes: on Monday, in the time zone of its channel."""
+MOST_NAMES = 8
+"""How many operators, or cases, a message names."""
 _WORDS = {
     NoticeKind.CONFIRMED: "confirmed",
     NoticeKind.BROKEN: "confirmed",
@@ -37,30 +40,74 @@ def change_notice(
 ) -> Notice:
     """Notice of a change to a regression; the message describes the whole event of the regression. device_names: by
     key, which only the fields for programs have."""
-
-    def place(of: RegressionRow) -> str:
-        return f"{of.operator} on {device_names.get(of.device_key, of.device_key)}"
-
     link = f"{server_url}/regressions/{row.id}"
-    sha, author, subject = _commit(row)
     # The headline of a change that nothing can confirm says so.
     words = [change_headline(row), *([] if row.phase == ChangePhase.UNPAIRED else [_WORDS[kind]])]
-    title = f"{listener.repository}: {place(row)}: {', '.join(words)}"
-    lines = [_origin(row, sha, author, subject)]
+    title = f"{listener.repository}: {_place(row, device_names)}: {', '.join(words)}"
+    lines = [_origin(row, *_commit(row))]
     if kind is NoticeKind.FIXED and row.fixed_by_sha:
         lines.append(f"Fixed by {short_sha(row.fixed_by_sha)}.")
     others = [other for other in (event.regressions if event else []) if other.id != row.id]
     if others:
-        names = sorted({place(other) for other in others})
-        lines.append(f"The same commits changed {plural(len(others), 'other')}: {', '.join(names[:8])}.")
+        names = sorted({_place(other, device_names) for other in others})
+        lines.append(f"The same commits changed {plural(len(others), 'other')}: {', '.join(names[:MOST_NAMES])}.")
     if row.assignee:
         lines.append(f"Assigned to {row.assignee}.")
     fields = _fields(kind, listener, row, link) | {
-        "commit": {"sha": sha, "author": author, "subject": subject},
         "operators": event.operators if event else [row.operator],
         "devices": event.devices if event else [row.device_key],
     }
     return Notice(kind, f"{kind}:{row.id}", title, "\n".join(lines), link, fields, row.id)
+
+
+def withdrawn_notices(
+    listener: Listener, details: Sequence[RegressionDetail], server_url: str, device_names: Mapping[str, str]
+) -> list[Notice]:
+    """Notices that take back what one message told of these changes: the first says all, the others are covered by it.
+
+    They are of the kind `fixed`, as both end what somebody may be working on.
+    """
+    if not details:
+        return []
+    reasons = [_reason(detail) for detail in details]
+    lines = [
+        f"{_place(detail.regression, device_names)}, {_cells(detail)}: {reason}"
+        for detail, reason in zip(details, reasons, strict=True)
+    ]
+    more = [f"And {plural(len(lines) - MOST_NAMES, 'other')}."] if len(lines) > MOST_NAMES else []
+    first = details[0].regression
+    link = f"{server_url}/regressions/{first.id}"
+    rows = [detail.regression for detail in details]
+    fields = _fields(NoticeKind.FIXED, listener, first, link) | {
+        "operators": sorted({row.operator for row in rows}),
+        "devices": sorted({row.device_key for row in rows}),
+        "withdrawn": reasons[0],
+    }
+    title = f"{listener.repository}: {_place(first, device_names)}: withdrawn: {reasons[0]}"[:200]
+    text = "\n".join([_origin(first, *_commit(first)), *lines[:MOST_NAMES], *more])
+    return [Notice(NoticeKind.FIXED, f"withdrawn:{row.id}", title, text, link, fields, row.id) for row in rows]
+
+
+def _reason(detail: RegressionDetail) -> str:
+    """Why a change is not true any more: what the service noted, or a person who closed it."""
+    state = detail.regression.state
+    closing = [note for note in detail.notes if note.state == state and "state" in note.changes]
+    notes = closing or [note for note in detail.notes if note.author == SERVICE]
+    if not notes:
+        return change_headline(detail.regression)
+    note = notes[-1]
+    return note.note if note.author == SERVICE else f"{state} by {note.author}: {note.note}".removesuffix(": ")
+
+
+def _cells(detail: RegressionDetail) -> str:
+    """The variants and cases of a change."""
+    cells = list(dict.fromkeys(f"{row.variant} {row.case}" for row in detail.series))
+    more = [f"{len(cells) - MOST_NAMES} more"] if len(cells) > MOST_NAMES else []
+    return ", ".join([*cells[:MOST_NAMES], *more])
+
+
+def _place(row: RegressionRow, device_names: Mapping[str, str]) -> str:
+    return f"{row.operator} on {device_names.get(row.device_key, row.device_key)}"
 
 
 def _commit(row: RegressionRow) -> tuple[str, str, str]:
@@ -78,6 +125,7 @@ def _origin(row: RegressionRow, sha: str, author: str, subject: str) -> str:
 
 
 def _fields(kind: NoticeKind, listener: Listener, row: RegressionRow, link: str) -> dict[str, Any]:
+    sha, author, subject = _commit(row)
     names = ("operator", "device_key", "direction", "ratio", "low", "high", "base_sha", "head_sha", "culprit_sha")
     more = ("fixed_by_sha", "assignee", "phase", "branch", "signal")
     return {
@@ -85,6 +133,7 @@ def _fields(kind: NoticeKind, listener: Listener, row: RegressionRow, link: str)
         "repository": listener.repository,
         "regression_id": row.id,
         **{name: getattr(row, name) for name in (*names, *more)},
+        "commit": {"sha": sha, "author": author, "subject": subject},
         "link": link,
     }
 

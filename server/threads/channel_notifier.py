@@ -8,13 +8,23 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import Any
 
 import apprise
 
 from warpwatch.contract.words import NoticeKind
 from warpwatch.db import channels
-from warpwatch.db.channels import DueDelivery, Listener, Notice, find_told, list_listeners, list_untold, read_week
+from warpwatch.db.channels import (
+    DueDelivery,
+    Listener,
+    Notice,
+    find_told,
+    list_listeners,
+    list_untold,
+    list_withdrawn,
+    read_week,
+)
 from warpwatch.db.database import Database
 from warpwatch.db.reads.devices import list_device_names
 from warpwatch.db.reads.events import read_event
@@ -24,7 +34,14 @@ from warpwatch.destinations import DestinationError, UnknownHostError
 from warpwatch.server.http.alarm_cache import Alarms
 from warpwatch.server.intake.channels import WEBHOOK, host_of_service, open_service
 from warpwatch.server.intake.hooks import sign
-from warpwatch.server.reports.notices import alarm_notice, change_notice, digest_due, digest_notice, end_of_quiet_hours
+from warpwatch.server.reports.notices import (
+    alarm_notice,
+    change_notice,
+    digest_due,
+    digest_notice,
+    end_of_quiet_hours,
+    withdrawn_notices,
+)
 from warpwatch.server.threads.notifier import FIRST_PAUSE_SECONDS, Notifier
 from warpwatch.server.threads.posting import PostAttempt
 from warpwatch.settings import Settings
@@ -32,7 +49,7 @@ from warpwatch.settings import Settings
 POLL_SECONDS = 2.0
 PARALLEL = 4
 ROUND_SECONDS = 60.0
-"""How often alarms and digests are looked at; what happens to regressions is looked at in every round."""
+"""How often alarms, digests and withdrawn changes are looked at; other changes are looked at in every round."""
 SERVICE_SECONDS = 30.0
 SIGNATURE = "X-Warpwatch-Signature-256"
 _CONFIRMATIONS = (NoticeKind.CONFIRMED, NoticeKind.BROKEN)
@@ -73,6 +90,7 @@ class ChannelNotifier(Notifier[DueDelivery]):
             self._tell_changes(listeners)
             if time.monotonic() - self._looked_at >= ROUND_SECONDS:
                 self._looked_at = time.monotonic()
+                self._tell_withdrawn(listeners)
                 for listener in listeners.values():
                     self._tell_alarms(listener)
                     self._tell_digest(listener)
@@ -104,6 +122,24 @@ class ChannelNotifier(Notifier[DueDelivery]):
             told = confirmed if confirmed is not None and confirmed.created_at >= row.settled_at else None
         self._store(session, listener, replace(notice, covered_by=told.id if told else None))
 
+    def _tell_withdrawn(self, listeners: dict[int, Listener]) -> None:
+        """Takes back what is not true any more where it was told: for each message that told it, one message."""
+        with self._database.session() as session:
+            rows = list_withdrawn(session)
+            names = list_device_names(session)
+        for (channel_id, _), group in groupby(rows, key=lambda row: (row.channel_id, row.message_id)):
+            if channel_id not in listeners:
+                continue
+            with self._database.session() as session:
+                details = [detail for row in group if (detail := read_regression(session, row.regression_id))]
+                message_id = None
+                for notice in withdrawn_notices(listeners[channel_id], details, self._settings.server_url, names):
+                    stored = self._store(session, listeners[channel_id], replace(notice, covered_by=message_id))
+                    if stored is None:
+                        # Another server tells it.
+                        break
+                    message_id = message_id or stored
+
     def _tell_alarms(self, listener: Listener) -> None:
         if NoticeKind.ALARM not in listener.kinds:
             return
@@ -120,9 +156,9 @@ class ChannelNotifier(Notifier[DueDelivery]):
                 week = read_week(session, listener.repository_id, due - timedelta(days=7))
                 self._store(session, listener, digest_notice(listener, due, week, self._settings.server_url))
 
-    def _store(self, session: Session, listener: Listener, notice: Notice) -> None:
+    def _store(self, session: Session, listener: Listener, notice: Notice) -> int | None:
         quiet = end_of_quiet_hours(listener, self._clock())
-        channels.tell_people(session, listener.id, replace(notice, not_before=quiet))
+        return channels.tell_people(session, listener.id, replace(notice, not_before=quiet))
 
     def claim(self, session: Session) -> DueDelivery | None:
         return channels.claim_delivery(session)

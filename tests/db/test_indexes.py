@@ -77,6 +77,7 @@ from warpwatch.db.channels import (
     list_deliveries,
     list_listeners,
     list_untold,
+    list_withdrawn,
     read_channel,
     remove_channel,
     tell_people,
@@ -384,6 +385,7 @@ def read_branches(world: World) -> None:
         for kind in NoticeKind:
             if kind not in (NoticeKind.ALARM, NoticeKind.DIGEST, NoticeKind.TEST):
                 list_untold(s, kind)
+        list_withdrawn(s)
         assert tell_people(s, channel, Notice(NoticeKind.TEST, "test", "title", "text", "link")) is not None
         find_told(s, channel, [NoticeKind.TEST], [1])
         due = claim_delivery(s)

@@ -23,10 +23,12 @@ from tests.server.listener import Heard, listening
 from tests.server.test_code import problem
 from tests.server.test_judge import compare_jobs, judge, rounds
 from tests.waiting import wait_until
-from warpwatch.contract.words import NoticeKind, Status
+from warpwatch.contract.words import NoticeKind, Status, Triage, Verdict
 from warpwatch.db.channels import Listener, WeekSummary, claim_delivery
+from warpwatch.db.closing import close_as
 from warpwatch.db.database import Database
-from warpwatch.db.triage import set_triage
+from warpwatch.db.regressions import decide
+from warpwatch.db.triage import SERVICE, set_triage, triage
 from warpwatch.server.explanation.alarms import AlarmRow
 from warpwatch.server.http.alarm_cache import Alarms
 from warpwatch.server.intake.hooks import sign
@@ -104,7 +106,7 @@ def confirm(client: TestClient, lab: Lab, judge: Judge) -> Callable[[], int]:
     """Confirms that an operator became slower at the second commit; returns the regression."""
 
     def confirm_slower(operator: str = "square") -> int:
-        lab.operators = ("square", "cube")
+        lab.operators = ("square", "cube", "fourth")
         for index, median in enumerate((10_000.0, 13_000.0)):
             lab.bench(index, {V1: median}, operator=operator)
         judge.sweep()
@@ -153,6 +155,83 @@ def test_one_message_for_all_that_a_commit_did(
     late = add(client, name="later", url=heard.url, kinds=["confirmed"])
     notifier.sweep()
     assert deliveries(client, late) == [], "a channel tells of what happens after it was made"
+
+
+def withdraw(database: Database, regression: int, note: str) -> None:
+    with database.session() as session:
+        decide(session, regression, Verdict.DISMISSED)
+        triage(session, [regression], author=SERVICE, note=note, fields={})
+
+
+def test_what_was_told_and_is_not_true_any_more_is_taken_back_once_where_it_was_told(
+    client: TestClient,
+    lab: Lab,
+    heard: Heard,
+    confirm: Callable[..., int],
+    database: Database,
+    notifier: ChannelNotifier,
+) -> None:
+    add(client, url=f"{heard.url}/told", kinds=["confirmed"])
+    square, cube = confirm("square"), confirm("cube")
+    notifier.sweep()
+    late = confirm("fourth")
+    notifier.sweep()
+    add(client, name="later", url=f"{heard.url}/later")
+    heard.messages.clear()
+    for regression in (square, cube, late):
+        withdraw(database, regression, "dismissed: +0.1 %")
+    for _ in range(3):
+        notifier.sweep()
+    ((path, _, body),) = heard.messages
+    assert path == "/told"
+    assert body["title"] == "kernels: square on Test CPU: withdrawn: dismissed: +0.1 %"
+    assert body["text"].splitlines() == [
+        f"Commit {lab.shas[1][:8]} by Ann: Change 2",
+        f"square on Test CPU, v1 {CASES[0]}: dismissed: +0.1 %",
+        f"cube on Test CPU, v1 {CASES[0]}: dismissed: +0.1 %",
+    ], "what joined the event later was not told"
+    assert (body["kind"], body["operators"], body["withdrawn"]) == (
+        NoticeKind.FIXED,
+        ["cube", "square"],
+        "dismissed: +0.1 %",
+    )
+
+
+@pytest.mark.parametrize("answer", [400, 201])
+def test_what_somebody_calls_invalid_is_taken_back_where_it_arrived(
+    client: TestClient,
+    heard: Heard,
+    confirm: Callable[..., int],
+    database: Database,
+    notifier: ChannelNotifier,
+    answer: int,
+) -> None:
+    heard.answers = [answer]
+    add(client, url=heard.url, kinds=["confirmed"])
+    regression = confirm()
+    notifier.sweep()
+    with database.session() as session:
+        set_triage(session, regression, "invalid", "ann", "the host was busy")
+    notifier.sweep()
+    withdrawn = [body["withdrawn"] for _, _, body in heard.messages[1:]]
+    assert withdrawn == ["invalid by ann: the host was busy"] * (answer == 201)
+
+
+def test_a_suspicion_that_a_later_commit_undid_is_taken_back(
+    client: TestClient, heard: Heard, confirm: Callable[..., int], database: Database, notifier: ChannelNotifier
+) -> None:
+    add(client, url=heard.url, kinds=["confirmed", "fixed"])
+    regression = confirm()
+    with database.session() as session:
+        session.execute(text("UPDATE regressions SET verdict = 'suspected', decided_at = NULL, settled_at = now()"))
+    notifier.sweep()
+    with database.session() as session:
+        close_as(session, regression, Triage.FIXED, 1, "fixed by 12345678")
+    for _ in range(2):
+        notifier.sweep()
+    told, withdrawn = (body["title"] for _, _, body in heard.messages)
+    assert told.endswith("suspected, cannot be confirmed")
+    assert withdrawn == "kernels: square on Test CPU: withdrawn: fixed by 12345678"
 
 
 def test_what_broke_and_what_was_fixed(

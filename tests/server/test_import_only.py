@@ -24,6 +24,7 @@ from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.http.alarm_cache import Alarms
 from warpwatch.server.judge import Judge
 from warpwatch.server.judge.closing import close_changes
+from warpwatch.server.threads import channel_notifier as threads
 from warpwatch.server.threads.channel_notifier import ChannelNotifier
 from warpwatch.server.threads.forge_notifier import ForgeNotifier
 from warpwatch.server.verdicts.changes import AFTER
@@ -98,16 +99,35 @@ def test_an_outlier_of_a_busy_host_is_withdrawn_and_hides_no_step(
 ) -> None:
     git.update_mirror(str(lab.source), settings.home)
     judge, behind = Judge(settings, database), 130.0 if is_step else 100.0
+    people = ChannelNotifier(settings, database, Alarms(settings), first_pause=0)
+    channel = {"repository": "kernels", "name": "on-call", "kinds": ["confirmed"], "secret": 20 * "s"}
     times = [100.0, 100.3, 99.8, 100.1, 100.2, 99.9, 100.0, 100.1, 230.0, behind, behind + 0.2, behind + 0.1]
-    for sha, microseconds in zip(lab.shas, times, strict=False):
-        assert post(client, sha, results(microseconds)).status_code == 201
-        if microseconds == 230.0:
-            judge.sweep()
-            (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
-            assert (row["base_sha"], row["head_sha"]) == (lab.shas[7], lab.shas[8])
-            notifier.sweep()
-    judge.sweep()
-    notifier.sweep()
+    with listening() as heard:
+        assert client.post("/api/v1/channels", json=channel | {"url": heard.url}).status_code == 201
+        for sha, microseconds in zip(lab.shas, times, strict=False):
+            assert post(client, sha, results(microseconds)).status_code == 201
+            if microseconds == 230.0:
+                judge.sweep()
+                (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
+                assert (row["base_sha"], row["head_sha"]) == (lab.shas[7], lab.shas[8])
+                notifier.sweep()
+                people.sweep()
+        judge.sweep()
+        notifier.sweep()
+        for _ in range(2):
+            people._looked_at = -threads.ROUND_SECONDS
+            people.sweep()
+        people._pool.shutdown()
+        messages = [body for _, _, body in heard.messages if body["regression_id"] == row["id"]]
+    told, withdrawn = messages
+    assert told["title"].endswith("suspected, cannot be confirmed")
+    assert withdrawn["title"] == "kernels: sums on Test CPU: withdrawn: later readings show no such change"
+    assert withdrawn["text"].splitlines() == [
+        told["text"].splitlines()[0],
+        "sums on Test CPU, program sum/n=8: later readings show no such change",
+    ]
+    assert (withdrawn["kind"], withdrawn["phase"], withdrawn["commit"]) == ("fixed", "dismissed", told["commit"])
+    assert len(heard.messages) == 2 + is_step
     titles = {run["head_sha"]: run["output"]["title"] for run in forge.check_runs.values()}
     assert [lab.shas.index(sha) for sha, title in titles.items() if "suspected" in title] == [9] * is_step
     shown = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]

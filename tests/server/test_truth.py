@@ -43,7 +43,7 @@ from warpwatch.server.explanation import statements as stated_module
 from warpwatch.server.figures import overview_rows, verdict_timeline
 from warpwatch.server.judge import Judge
 from warpwatch.server.reports import formats
-from warpwatch.server.reports.notices import change_notice
+from warpwatch.server.reports.notices import change_notice, withdrawn_notices
 from warpwatch.server.verdicts import statements as rules
 from warpwatch.server.verdicts.statements import Statement
 from warpwatch.server.web import render
@@ -424,6 +424,9 @@ def test_words_of_reports_and_messages_are_those_of_statements(story: Story, wor
             detail = read_regression(session, row["id"])
             assert detail is not None
             title = change_notice(NoticeKind.CONFIRMED, listener, detail.regression, None, "http://here", {}).title
+            if row["verdict"] in ("dismissed", "unsure"):
+                (withdrawn,) = withdrawn_notices(listener, [detail], "http://here", {})
+                title += f" {withdrawn.title} {withdrawn.text}"
             directions = {direction for kind, direction in world.by_regression[row["id"]] if kind == "confirmed"}
             assert set(re.findall(r"\b(slower|faster)\b", title)) <= directions, title
 

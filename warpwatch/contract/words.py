@@ -484,8 +484,8 @@ class NoticeKind(StrEnum):
 
     confirmed: an operator became slower, as a trial shows, or history alone where results were imported. broken: an
     operator fails that passed. settled: nothing is left to be measured for the change. fixed: a later commit ended the
-    change. alarm: a problem blocks measurement. digest: the week, every Monday. test: the channel works, when somebody
-    asks for a test.
+    change; or what the channel has told of a change is withdrawn, which it is told whatever its kinds. alarm: a problem
+    blocks measurement. digest: the week, every Monday. test: the channel works, when somebody asks for a test.
     """
 
     CONFIRMED = "confirmed"
