@@ -209,9 +209,13 @@ _IS_WATCHED = """
 _SINCE = "{0} > now() - make_interval(hours => :hours) AND {0} > channels.created_at"
 _CONFIRMED = "verdict = 'confirmed'"
 _FIXED = f"""
-{_CONFIRMED} AND direction <> 'faster' AND state = 'fixed' AND regressions.id IN (
+{_CONFIRMED} AND direction <> 'faster' AND state IN ('fixed', 'reverted') AND regressions.id IN (
     SELECT regression_id FROM regression_notes AS note
-    WHERE note.state = 'fixed' AND {_SINCE.format("note.created_at")})
+    WHERE note.state = 'fixed' AND {_SINCE.format("note.created_at")}
+    UNION ALL
+    SELECT reverted.id FROM regressions AS reverted JOIN regression_notes AS note ON note.regression_id = reverted.id
+    WHERE reverted.verdict = 'confirmed' AND reverted.state = 'reverted' AND note.state = 'reverted'
+      AND {_SINCE.format("note.created_at")})
 """
 _HAPPENED = {
     NoticeKind.CONFIRMED: f"""direction = 'slower' AND (({_CONFIRMED} AND {_SINCE.format("decided_at")})

@@ -26,7 +26,6 @@ _WORDS = {
     NoticeKind.CONFIRMED: "confirmed",
     NoticeKind.BROKEN: "confirmed",
     NoticeKind.SETTLED: "settled",
-    NoticeKind.FIXED: "fixed",
 }
 
 
@@ -41,12 +40,13 @@ def change_notice(
     """Notice of a change to a regression; the message describes the whole event of the regression. device_names: by
     key, which only the fields for programs have."""
     link = f"{server_url}/regressions/{row.id}"
+    word = row.state if kind is NoticeKind.FIXED else _WORDS[kind]
     # The headline of a change that nothing can confirm says so.
-    words = [change_headline(row), *([] if row.phase == ChangePhase.UNPAIRED else [_WORDS[kind]])]
+    words = [change_headline(row), *([] if row.phase == ChangePhase.UNPAIRED else [word])]
     title = f"{listener.repository}: {_place(row, device_names)}: {', '.join(words)}"
     lines = [_origin(row, *_commit(row))]
     if kind is NoticeKind.FIXED and row.fixed_by_sha:
-        lines.append(f"Fixed by {short_sha(row.fixed_by_sha)}.")
+        lines.append(f"{row.state.capitalize()} by {short_sha(row.fixed_by_sha)}.")
     others = [other for other in (event.regressions if event else []) if other.id != row.id]
     if others:
         names = sorted({_place(other, device_names) for other in others})

@@ -39,7 +39,7 @@ MEANINGS = {
     NoticeKind.CONFIRMED: "an operator became slower",
     NoticeKind.BROKEN: "an operator broke",
     NoticeKind.SETTLED: "culprit found",
-    NoticeKind.FIXED: "a commit fixed it",
+    NoticeKind.FIXED: "a commit fixed or reverted it",
     NoticeKind.ALARM: "something blocks measurement",
     NoticeKind.DIGEST: "weekly digest, on Monday at 8",
 }

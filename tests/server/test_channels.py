@@ -234,8 +234,15 @@ def test_a_suspicion_that_a_later_commit_undid_is_taken_back(
     assert withdrawn == "kernels: square on Test CPU: withdrawn: fixed by 12345678"
 
 
+@pytest.mark.parametrize("ending", ["fixed", "reverted"])
 def test_what_broke_and_what_was_fixed(
-    client: TestClient, lab: Lab, heard: Heard, judge: Judge, database: Database, notifier: ChannelNotifier
+    client: TestClient,
+    lab: Lab,
+    heard: Heard,
+    judge: Judge,
+    database: Database,
+    notifier: ChannelNotifier,
+    ending: str,
 ) -> None:
     add(client, url=heard.url, kinds=["broken", "fixed"])
     for index, status in enumerate((Status.OK, Status.WRONG)):
@@ -247,9 +254,10 @@ def test_what_broke_and_what_was_fixed(
     notifier.sweep()
     (row,) = client.get(f"{API}/regressions", params={"repository": "kernels"}).json()["items"]
     with database.session() as session:
-        set_triage(session, row["id"], "fixed", "ann", "done")
+        set_triage(session, row["id"], ending, "ann", "done")
     notifier.sweep()
     assert [body["kind"] for _, _, body in heard.messages] == [NoticeKind.BROKEN, NoticeKind.FIXED]
+    assert heard.messages[1][2]["title"].endswith(f", {ending}")
 
 
 def test_people_are_told_of_what_they_watch(
