@@ -207,14 +207,19 @@ def test_what_somebody_calls_invalid_is_taken_back_where_it_arrived(
     answer: int,
 ) -> None:
     heard.answers = [answer]
-    add(client, url=heard.url, kinds=["confirmed"])
-    regression = confirm()
+    add(client, url=heard.url, kinds=["confirmed", "fixed"])
+    square, cube = confirm("square"), confirm("cube")
     notifier.sweep()
     with database.session() as session:
-        set_triage(session, regression, "invalid", "ann", "the host was busy")
+        set_triage(session, square, "invalid", "ann", "the host was busy")
     notifier.sweep()
     withdrawn = [body["withdrawn"] for _, _, body in heard.messages[1:]]
     assert withdrawn == ["invalid by ann: the host was busy"] * (answer == 201)
+    with database.session() as session:
+        set_triage(session, cube, "fixed", "ann", "done")
+    notifier.sweep()
+    last = heard.messages[-1][2]
+    assert (last["kind"], last["operator"]) == (NoticeKind.FIXED, "cube"), "the fix of another change is told as well"
 
 
 def test_a_suspicion_that_a_later_commit_undid_is_taken_back(
