@@ -234,6 +234,10 @@ class UntoldChange:
     regression_id: int
 
 
+SUSPICION = "suspected"
+"""Begins the key of a confirmation that only told a suspicion, so that a later confirmation is told as well."""
+
+
 def list_untold(session: Session, kind: NoticeKind, limit: int = 100) -> list[UntoldChange]:
     """Events since the creation of a channel that the channel has not reported, oldest first."""
     sql = f"""
@@ -241,7 +245,9 @@ def list_untold(session: Session, kind: NoticeKind, limit: int = 100) -> list[Un
     FROM regressions JOIN operators ON operators.id = regressions.operator_id
     JOIN channels ON channels.repository_id = operators.repository_id AND channels.kinds ? :kind
     WHERE {_HAPPENED[kind]} AND {_IS_WATCHED} AND NOT EXISTS (
-        SELECT FROM deliveries WHERE channel_id = channels.id AND key = :kind || ':' || regressions.id)
+        SELECT FROM deliveries WHERE channel_id = channels.id AND key = ANY(ARRAY[
+            :kind || ':' || regressions.id,
+            CASE WHEN verdict = 'suspected' THEN '{SUSPICION}:' || regressions.id END]))
     ORDER BY regressions.id, channels.id LIMIT :limit
     """
     return fetch(session, UntoldChange, sql, kind=kind, hours=LOOKBACK_HOURS, limit=limit)
@@ -293,14 +299,14 @@ class ToldNotice:
 
 
 def find_told(
-    session: Session, channel_id: int, kinds: Sequence[NoticeKind], regression_ids: Sequence[int]
+    session: Session, channel_id: int, events: Sequence[str], regression_ids: Sequence[int]
 ) -> ToldNotice | None:
-    """The first message that told one of these of one of these regressions."""
+    """The first message that told one of these of one of these regressions. events: kinds, or SUSPICION."""
     sql = """
     SELECT coalesce(covered_by_id, id) AS id, created_at FROM deliveries
     WHERE channel_id = :id AND key = ANY(:keys) ORDER BY id LIMIT 1
     """
-    keys = [f"{kind}:{regression_id}" for kind in kinds for regression_id in regression_ids]
+    keys = [f"{event}:{regression_id}" for event in events for regression_id in regression_ids]
     return fetch_one(session, ToldNotice, sql, id=channel_id, keys=keys)
 
 

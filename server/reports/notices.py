@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from warpwatch.contract.commit_ids import short_sha
 from warpwatch.contract.words import ChangePhase, NoticeKind
-from warpwatch.db.channels import Listener, Notice, WeekSummary
+from warpwatch.db.channels import SUSPICION, Listener, Notice, WeekSummary
 from warpwatch.db.reads.events import EventRow
 from warpwatch.db.regressions import RegressionDetail, RegressionRow
 from warpwatch.db.triage import SERVICE
@@ -42,7 +42,8 @@ def change_notice(
     link = f"{server_url}/regressions/{row.id}"
     word = row.state if kind is NoticeKind.FIXED else _WORDS[kind]
     # The headline of a change that nothing can confirm says so.
-    words = [change_headline(row), *([] if row.phase == ChangePhase.UNPAIRED else [word])]
+    is_suspected = row.phase == ChangePhase.UNPAIRED
+    words = [change_headline(row), *([] if is_suspected else [word])]
     title = f"{listener.repository}: {_place(row, device_names)}: {', '.join(words)}"
     lines = [_origin(row, *_commit(row))]
     if kind is NoticeKind.FIXED and row.fixed_by_sha:
@@ -57,7 +58,8 @@ def change_notice(
         "operators": event.operators if event else [row.operator],
         "devices": event.devices if event else [row.device_key],
     }
-    return Notice(kind, f"{kind}:{row.id}", title, "\n".join(lines), link, fields, row.id)
+    key = f"{SUSPICION if is_suspected else kind}:{row.id}"
+    return Notice(kind, key, title, "\n".join(lines), link, fields, row.id)
 
 
 def withdrawn_notices(

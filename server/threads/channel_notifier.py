@@ -13,9 +13,10 @@ from typing import Any
 
 import apprise
 
-from warpwatch.contract.words import NoticeKind
+from warpwatch.contract.words import ChangePhase, NoticeKind
 from warpwatch.db import channels
 from warpwatch.db.channels import (
+    SUSPICION,
     DueDelivery,
     Listener,
     Notice,
@@ -115,7 +116,8 @@ class ChannelNotifier(Notifier[DueDelivery]):
         names = list_device_names(session)
         notice = change_notice(kind, listener, row, event, self._settings.server_url, names)
         ids = [row.id, *(other.id for other in (event.regressions if event else []))]
-        told = find_told(session, listener.id, [kind], ids)
+        is_suspected = row.phase == ChangePhase.UNPAIRED
+        told = find_told(session, listener.id, [kind, SUSPICION] if is_suspected else [kind], ids)
         if told is None and kind is NoticeKind.SETTLED and row.settled_at is not None:
             # What was settled when it was confirmed was told with that.
             confirmed = find_told(session, listener.id, _CONFIRMATIONS, ids)

@@ -239,6 +239,24 @@ def test_a_suspicion_that_a_later_commit_undid_is_taken_back(
     assert withdrawn == "kernels: square on Test CPU: withdrawn: fixed by 12345678"
 
 
+def test_a_suspicion_that_is_confirmed_later_is_told_once_more(
+    client: TestClient, heard: Heard, confirm: Callable[..., int], database: Database, notifier: ChannelNotifier
+) -> None:
+    add(client, url=heard.url, kinds=["confirmed"])
+    regression = confirm()
+    with database.session() as session:
+        session.execute(text("UPDATE regressions SET verdict = 'suspected', decided_at = NULL, settled_at = now()"))
+    for _ in range(2):
+        notifier.sweep()
+    with database.session() as session:
+        decide(session, regression, Verdict.CONFIRMED, ratio=1.3)
+    for _ in range(2):
+        notifier.sweep()
+    told, confirmed = (body["title"] for _, _, body in heard.messages)
+    assert told.endswith("suspected, cannot be confirmed")
+    assert confirmed.endswith("slower, confirmed")
+
+
 @pytest.mark.parametrize("ending", ["fixed", "reverted"])
 def test_what_broke_and_what_was_fixed(
     client: TestClient,
