@@ -245,7 +245,7 @@ def test_a_full_temp_folder_costs_its_own_child_only(repository: Repository, tmp
     settings = Settings(home=tmp_path / "small", scratch_bytes=2**22)
     tools = Tools(Host(settings, "cpu", bootstrap=CHILD))
     flood = """
-with open(os.environ["TMPDIR"] + "/jit", "wb", buffering=0) as file:
+with open(os.environ["TMPDIR"] + "/jit/flood", "wb", buffering=0) as file:
     while file.write(bytes(2**20)) == 2**20:
         pass
 """

@@ -54,7 +54,7 @@ TESTS = {
         "test_what_one_child_compiled_the_next_one_has",
         "test_a_link_in_place_of_the_folder_is_not_followed",
     ],
-    "tests/worker/test_device_lock.py": ["test_a_second_worker_is_refused"],
+    "tests/worker/test_device_lock.py": ["test_a_second_worker_is_refused_and_a_second_job_waits"],
     "tests/worker/test_isolation.py": [
         "test_a_container_that_masks_proc_gives_all_but_a_view_of_processes",
         "test_each_isolation_has_its_gaps",
