@@ -262,7 +262,8 @@ def now_tab(page: Scope, frame: OperatorFrame, choice: TabChoice) -> dict[str, A
         "open_changes": worst_open(frame),
         "rows": [(cases[case], heat_row([row[place] for place in order])) for case, row in grid],
         # A variant that stands alone has times and no speed-up.
-        "speedups": {speedup.variant: speedup for speedup in speedups} if len(shown) > 1 else {},
+        "is_alone": (is_alone := len(shown) == 1),
+        "speedups": {} if is_alone else {speedup.variant: speedup for speedup in speedups},
         "speedups_json": query(f"/api/v1/operators/{operator.name}/speedups", **filters, suite=suite),
         "entries": entries,
         "standings": standings(cells),
